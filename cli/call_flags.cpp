@@ -28,14 +28,12 @@ AttentionShape CallFlags::shape() const {
 Band CallFlags::band(i64 keys) const {
   workload.check_mask();
   if (!window) return workload.full ? Band{} : Band{0, unbounded};
-  const std::vector<i64>& documents = workload.documents;
-  const i64 row = documents.empty() ? workload.seq : *std::max_element(documents.begin(), documents.end());
-  if (const i64 last = std::max(row, keys) - 1;
-      window->before >= last && window->after.value_or(last) >= last)
+  const i64 tokens = std::max(longest_document(workload.documents, workload.seq), keys);
+  if (masks_none(window->before, window->after, tokens))
     throw UsageError(
         fmt::format("--window reaches over all {} tokens that a query could see, and masks none; "
                     "leave it out, or give a smaller one",
-                    last + 1));
+                    tokens));
   if (window->after) {
     if (workload.causal)
       throw UsageError(

@@ -155,17 +155,14 @@ void complete(const CLI::App& program, Shell shell) {
 }  // namespace
 
 void register_completion(CLI::App& app, Invocation& invocation) {
-  const Verb verb = add_verb(app, invocation, "completion", "Print what completes commands in a shell",
-                             "  usp completion bash > ~/.local/share/bash-completion/completions/usp\n"
-                             "  usp completion zsh > ~/.zfunc/_usp\n"
-                             "  usp completion fish > ~/.config/fish/completions/usp.fish");
+  const Verb verb = add_page_verb(app, invocation, "completion", "Print what completes commands in a shell",
+                                  "  usp completion bash > ~/.local/share/bash-completion/completions/usp\n"
+                                  "  usp completion zsh > ~/.zfunc/_usp\n"
+                                  "  usp completion fish > ~/.config/fish/completions/usp.fish");
   auto shell = std::make_shared<std::optional<Shell>>();
   FlagGroup(verb, plain_group).word("SHELL", *shell, word_choice<Shell>())->required();
   verb.app.preparse_callback([&invocation](std::size_t) { invocation.csv = true; });  // lines as they are
-  verb.runs([shell, program = &app, &invocation] {
-    if (invocation.json) throw UsageError("completion prints a script, not a document; leave out --json");
-    complete(*program, **shell);
-  });
+  verb.runs([shell, program = &app, &invocation] { complete(*program, **shell); });
 }
 
 }  // namespace usp::cli

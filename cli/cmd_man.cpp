@@ -71,13 +71,10 @@ std::string page(const CLI::App& program) {
 }  // namespace
 
 void register_man(CLI::App& app, Invocation& invocation) {
-  const Verb verb = add_verb(app, invocation, "man", "Print the manual page of all verbs and flags",
-                             "  usp man > usp.1 && man ./usp.1");
+  const Verb verb = add_page_verb(app, invocation, "man", "Print the manual page of all verbs and flags",
+                                  "  usp man > usp.1 && man ./usp.1");
   verb.app.preparse_callback([&invocation](std::size_t) { invocation.csv = true; });  // lines as they are
-  verb.runs([program = &app, &invocation] {
-    if (invocation.json) throw UsageError("man prints a page, not a document; leave out --json");
-    std::cout << page(*program);
-  });
+  verb.runs([program = &app, &invocation] { std::cout << page(*program); });
 }
 
 }  // namespace usp::cli

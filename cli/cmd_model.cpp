@@ -63,7 +63,7 @@ void print_kinds(const Model& model) {
     table.column(name, Align::right);
   table.column("layers");
   for (const auto& kind : model.kinds) {
-    std::vector<std::string> row = {std::string(mixer_name(kind.kind)), std::to_string(kind.layers.size())};
+    std::vector<std::string> row = {std::string(mixer_name(kind.kind)), layer_count_text(kind)};
     const auto numbers =
         kind.kind == LayerMixer::none ? std::vector<std::int64_t>(4, 0)
         : kind.is_linear()

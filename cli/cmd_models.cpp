@@ -37,7 +37,7 @@ std::string mixers(const Model& model) {
   std::string text;
   for (const LayerKind& kind : model.kinds) {
     text += (text.empty() ? "" : ", ") + std::string(mixer_name(kind.kind));
-    if (model.kinds.size() > 1) text += " " + std::to_string(kind.layers.size());
+    if (model.kinds.size() > 1) text += " " + layer_count_text(kind);
   }
   return text;
 }

@@ -253,6 +253,7 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
   const Calibration calibration =
       flags.ranks ? uncalibrated(data_sheet_of(cluster))
                   : calibration_or_sheet(cluster, flags.search.cluster.calibration, note_sink(invocation));
+  check_transport(flags.search.execution, cluster);
   note_void_p2p(flags.search.cluster, cluster, calibration, invocation);
   const i64 element_bytes = bytes_of(request.shape.dtype);
   if (element_bytes > 2 && element_bytes != calibration.kernel.data().element_bytes)

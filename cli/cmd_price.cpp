@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call_flags.hpp"
 #include "cluster_flags.hpp"
+#include "flag_effects.hpp"
 #include "mesh_flags.hpp"
 
 #include "usp/planner/cluster_calibration.hpp"
@@ -26,11 +27,14 @@ void price(const PriceFlags& flags, const Invocation& invocation) {
   call.plan.shape = flags.call.shape();
   call.plan.band = flags.call.band();
   set_layout(flags.mesh, call.plan);
+  refuse_without_exchange(call.plan.mesh.size(), {{"--transport", flags.execution.transport.has_value()},
+                                                  {"--no-overlap", flags.execution.no_overlap}});
   call.documents = flags.call.packed_documents();
   call.placement = placement_of(flags.mesh);
   call.execution = flags.execution.options();
   call.backward = !forward_only;
   const topology::Cluster cluster = load_cluster(flags.cluster, invocation);
+  check_transport(flags.execution, cluster);
   check_call(call, cluster);
   const Calibration calibration = calibration_of(cluster, flags.cluster.calibration);
   note_void_p2p(flags.cluster, cluster, calibration, invocation);

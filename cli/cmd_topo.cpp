@@ -103,8 +103,9 @@ std::string ranges(const std::vector<int>& ids) {
 void print_devices(const topology::Cluster& cluster) {
   constexpr std::size_t most = 32;  // a rack is long enough to read
   TextTable table;
+  const bool host_cores = topology::on_host_cores(cluster);  // they have no islands
   for (const char* header : {"device", "host", "local", "NUMA", "island", "nearest NICs"})
-    table.column(header);
+    if (!host_cores || header != std::string_view("island")) table.column(header);
   const auto groups = topology::islands(cluster);
   std::map<int, std::size_t> island;
   for (std::size_t i = 0; i < groups.size(); ++i)
@@ -116,9 +117,12 @@ void print_devices(const topology::Cluster& cluster) {
       const topology::Nic& nic = cluster.nics[static_cast<std::size_t>(id)];
       names.push_back(nic.name.empty() ? fmt::format("nic{}", id) : nic.name);
     }
-    table.row({std::to_string(device.id), std::to_string(device.node), std::to_string(device.local),
-               device.numa ? std::to_string(*device.numa) : "unknown", std::to_string(island[device.id]),
-               names.empty() ? "unknown" : join(names, " ")});
+    std::vector<std::string> row = {std::to_string(device.id), std::to_string(device.node),
+                                    std::to_string(device.local),
+                                    device.numa ? std::to_string(*device.numa) : "unknown"};
+    if (!host_cores) row.push_back(std::to_string(island[device.id]));
+    row.push_back(names.empty() ? "unknown" : join(names, " "));
+    table.row(std::move(row));
   }
   std::cout << "\n" << table.str();
   if (cluster.devices.size() > most)
@@ -127,6 +131,11 @@ void print_devices(const topology::Cluster& cluster) {
 }
 
 void print_islands(const topology::Cluster& cluster) {
+  if (topology::on_host_cores(cluster)) {
+    std::cout << "\nranks on the cores of their hosts: data passes through host memory"
+              << (cluster.nodes.size() > 1 ? ", and over the network between hosts\n" : "\n");
+    return;
+  }
   const auto groups = topology::islands(cluster);
   std::cout << "\n" << counted(groups.size(), "NVLink island") << "\n";
   for (std::size_t i = 0; i < groups.size() && i < 16; ++i) {
@@ -191,8 +200,9 @@ std::vector<std::string> unknowns(const topology::Cluster& cluster) {
 void print_text(const topology::Cluster& cluster) {
   std::cout << cluster.name << ": " << counted(cluster.nodes.size(), "host") << ", "
             << counted(cluster.devices.size(), "device") << "\n";
+  const bool host_cores = topology::on_host_cores(cluster);
   for (const topology::DeviceSpec& spec : cluster.specs) {
-    std::cout << "card " << (spec.name.empty() ? "unknown" : spec.name);
+    std::cout << (host_cores ? "rank " : "card ") << (spec.name.empty() ? "unknown" : spec.name);
     if (!spec.name.empty())
       std::cout << ": bf16 "
                 << shown(spec.bf16_tflops, format_flop_rate(spec.bf16_tflops.value.value_or(0) * 1e12))
@@ -204,7 +214,8 @@ void print_text(const topology::Cluster& cluster) {
     std::cout << "\n";
   }
   if (!cluster.nodes.empty())
-    std::cout << "PCIe slot " << rate_shown(cluster.nodes.front().pcie_gb_s) << "\n";
+    std::cout << (host_cores ? "between ranks of a host " : "PCIe slot ")
+              << rate_shown(cluster.nodes.front().pcie_gb_s) << "\n";
   if (!cluster.nics.empty())
     std::cout << counted(cluster.nics.size(), "NIC") << ", " << rate_shown(cluster.nics.front().gb_s, 1)
               << " each\n";

@@ -32,4 +32,13 @@ void refuse_without_backward(bool forward_only, std::initializer_list<GivenFlag>
                        "drop one of them");
 }
 
+void refuse_without_exchange(int devices, std::initializer_list<GivenFlag> flags) {
+  if (devices != 1) return;
+  for (const GivenFlag& flag : flags)
+    if (flag.given)
+      throw UsageError(
+          std::string(flag.name) +
+          " is of transfers, and --ring 1 --ulysses 1 is one device, which has none; leave it out");
+}
+
 }  // namespace usp::cli

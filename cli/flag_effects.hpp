@@ -19,4 +19,7 @@ void refuse_order_of_one_axis(std::optional<int> ring, std::optional<int> ulysse
 /// Of `flags`, none goes with --forward-only.
 void refuse_without_backward(bool forward_only, std::initializer_list<GivenFlag> flags);
 
+/// Of `flags`, none goes with a mesh of one device, which exchanges nothing.
+void refuse_without_exchange(int devices, std::initializer_list<GivenFlag> flags);
+
 }  // namespace usp::cli

@@ -6,6 +6,7 @@
 #include "usp/base/error.hpp"
 #include "usp/planner/step_input.hpp"
 #include "usp/schedule/generate.hpp"
+#include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -130,6 +131,14 @@ ExecutionOptions ExecutionFlags::options() const {
   ExecutionOptions options = execution_options(transport.value_or(ExecutionOptions{}.transport));
   options.overlap = !no_overlap;
   return options;
+}
+
+void check_transport(const ExecutionFlags& flags, const topology::Cluster& cluster) {
+  if (!flags.transport || !topology::on_host_cores(cluster)) return;
+  throw UsageError(fmt::format(
+      "--transport carries data between GPUs, and the devices of {} are ranks on the cores of their hosts; "
+      "leave it out",
+      cluster.name));
 }
 
 void add_execution_flags(const Verb& verb, ExecutionFlags& flags, const char* name) {

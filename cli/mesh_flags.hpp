@@ -7,6 +7,7 @@
 #include "usp/schedule/plan.hpp"
 #include "usp/schedule/plan_inputs.hpp"
 #include "usp/schedule/words.hpp"
+#include "usp/topology/cluster.hpp"
 
 #include <optional>
 
@@ -44,6 +45,8 @@ struct ExecutionFlags {
 
   [[nodiscard]] ExecutionOptions options() const;
 };
+/// --transport carries data between GPUs: UsageError where the devices are none.
+void check_transport(const ExecutionFlags& flags, const topology::Cluster& cluster);
 void add_execution_flags(const Verb& verb, ExecutionFlags& flags, const char* group);
 
 }  // namespace usp::cli

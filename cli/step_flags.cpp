@@ -273,6 +273,7 @@ std::unique_ptr<StepInput> load_step(const StepFlags& flags, const Invocation& i
                 .cluster = cluster.request,
                 .calibration = cluster.calibration},
                *input, note_sink(invocation));
+  check_transport(flags.search.execution, input->cluster);
   // Of a model without experts, the values that stand for none of them.
   const std::pair<const char*, bool> of_experts[] = {{"--expert", flags.expert.has_value()},
                                                      {"--expert-load", flags.expert_load.has_value()}};

@@ -29,17 +29,31 @@ void Verb::runs(std::function<void()> action, std::function<void(const Error&)> 
   });
 }
 
-Verb add_verb(CLI::App& app, Invocation& invocation, const std::string& name, const std::string& summary,
-              const std::string& examples) {
+namespace {
+
+Verb named_verb(CLI::App& app, Invocation& invocation, const std::string& name, const std::string& summary,
+                const std::string& examples, bool document) {
   CLI::App* verb = app.add_subcommand(name, summary);
   verb->footer("Examples:\n" + examples);
-  verb->add_flag("--json", invocation.json, "one JSON document on stdout");
+  if (document) verb->add_flag("--json", invocation.json, "one JSON document on stdout");
   verb->add_flag("-q,--quiet", invocation.quiet, "no notes on stderr");
   const Verb result{*verb, invocation};
   FlagGroup(result, "Options")
       .word("--color", invocation.color,
             word_choice<Color>() + " (auto: on terminals, unless NO_COLOR is set)");
   return result;
+}
+
+}  // namespace
+
+Verb add_page_verb(CLI::App& app, Invocation& invocation, const std::string& name, const std::string& summary,
+                   const std::string& examples) {
+  return named_verb(app, invocation, name, summary, examples, false);
+}
+
+Verb add_verb(CLI::App& app, Invocation& invocation, const std::string& name, const std::string& summary,
+              const std::string& examples) {
+  return named_verb(app, invocation, name, summary, examples, true);
 }
 
 void add_csv_flag(const Verb& verb) {

@@ -45,7 +45,10 @@ struct Verb {
   void runs(std::function<void()> action, std::function<void(const Error&)> on_refused_value = {}) const;
 };
 
-/// Adds a verb with its examples (shown under --help) and the flags every verb has (--json, --quiet).
+/// Adds a verb with its examples (shown under --help) and the flags every verb has (--quiet, --color).
+[[nodiscard]] Verb add_page_verb(CLI::App& app, Invocation& invocation, const std::string& name,
+                                 const std::string& summary, const std::string& examples);
+/// The same for a verb whose answer may be a document: --json too.
 [[nodiscard]] Verb add_verb(CLI::App& app, Invocation& invocation, const std::string& name,
                             const std::string& summary, const std::string& examples);
 

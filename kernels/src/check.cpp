@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
 #include "usp/kernels/attention_args.hpp"
+#include "usp/kernels/step_form.hpp"
 
 namespace usp::kernels {
 namespace {
@@ -39,6 +40,15 @@ void check_state(const V& view, const ConstView& q, i64 rows, i64 width, const c
 void check_result(View view, const ConstView& q, bool may_round, i64 rows, i64 width, const char* what) {
   if (may_round && view.type == q.type) view.type = accumulator_of(q.type);
   check_state(view, q, rows, width, what);
+}
+
+[[nodiscard]] bool is_same(const ConstView& a, const ConstView& b) {
+  return a.data == b.data && ViewForm(a) == ViewForm(b);
+}
+[[nodiscard]] bool is_same(const AttendScope& a, const AttendScope& b) {
+  AttendScope like_a = b;
+  like_a.slice_count = a.slice_count;
+  return a.terms == b.terms && ScopeForm(a) == ScopeForm(like_a);
 }
 
 }  // namespace
@@ -88,6 +98,35 @@ void check(const AttendGradArgs& a, bool rounds_results) {
   for (i64 i = 0; i < a.scope.slice_count; ++i) {
     const schedule::Slice& s = a.scope.slices[i];
     expects(s.dk_row >= 0 && s.dk_row + s.k_count <= a.dk.rows, "a slice names keys that dk lacks");
+  }
+}
+
+void check(const AttendBlocks& list, bool rounds_results) {
+  expects(list.count > 0, "a list of blocks is empty");
+  const AttendArgs& first = list.front();
+  for (const AttendArgs& a : list) {
+    expects(is_same(a.q, first.q) && is_same(a.o, first.o) && is_same(a.lse, first.lse) &&
+                is_same(a.scope, first.scope),
+            "blocks of a list differ in what they share");
+    expects(&a == &first || (!a.overwrite && a.sink == nullptr), "a later block overwrites the state");
+    AttendArgs whole = a;
+    whole.overwrite = first.overwrite;
+    check(whole, rounds_results);
+  }
+}
+
+void check(const AttendGradBlocks& list, bool rounds_results) {
+  expects(list.count > 0, "a list of blocks is empty");
+  const AttendGradArgs& first = list.front();
+  for (const AttendGradArgs& a : list) {
+    expects(is_same(a.q, first.q) && is_same(a.d_o, first.d_o) && is_same(a.lse, first.lse) &&
+                is_same(a.delta, first.delta) && is_same(a.dq, first.dq) && is_same(a.o, first.o) &&
+                is_same(a.scope, first.scope),
+            "blocks of a list differ in what they share");
+    expects(&a == &first || !a.overwrite, "a later block overwrites dq");
+    AttendGradArgs whole = a;
+    if (first.overwrite && rounds_results) whole.dq.type = accumulator_of(a.q.type);
+    check(whole, rounds_results);
   }
 }
 

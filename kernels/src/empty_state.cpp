@@ -28,8 +28,9 @@ void begin_empty(const AttendArgs& a) {
 }
 
 void begin_empty(const AttendGradArgs& a) {
-  if (!a.overwrite || a.scope.query_heads.empty()) return;
-  fill(heads_of(a.dq, a.scope.query_heads), 0);
+  if (a.scope.query_heads.empty()) return;
+  if (a.overwrite) fill(heads_of(a.dq, a.scope.query_heads), 0);
+  if (!a.overwrites_dkv()) return;
   fill(heads_of(a.dk, a.scope.kv_heads()), 0);
   fill(heads_of(a.dv, a.scope.kv_heads()), 0);
 }

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pass_kernels.hpp"
-
 #include "usp/base/error.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/kernels/cuda_backends.hpp"
@@ -38,9 +36,7 @@ const std::vector<KernelFactory>& kernel_factories() {
        [](Memory& memory, bool deterministic) { return make_hopper_kernel(memory, {deterministic}); },
        built_cuda},
       {hopper_cudnn_traits.word, hopper_cudnn_traits.on_gpu,
-       [](Memory& memory, bool deterministic) {
-         return make_pass_kernels(Backend::hopper_cudnn, memory, deterministic);
-       },
+       [](Memory& memory, bool deterministic) { return make_hopper_cudnn_kernel(memory, {deterministic}); },
        built_cudnn}};
   return list;
 }

@@ -69,7 +69,8 @@ StepForm<AttendGradArgs>::StepForm(const AttendGradArgs& a)
       dv(a.dv),
       o(a.o),
       scope(a.scope),
-      overwrite(a.overwrite) {}
+      overwrite(a.overwrite),
+      overwrite_dkv(a.overwrite_dkv) {}
 
 void expect_fit(bool fits) {
   expects(fits, "a prepared step was given arguments of another form; prepare it anew");

@@ -20,7 +20,7 @@ double exposed_seconds(const usp::Model& model, const usp::Workload& workload,
                        const usp::PlanCandidate& plan) {
   double per_microbatch = 0;
   for (const usp::LayerAttention& layer : plan.attention)
-    per_microbatch += static_cast<double>(model.kinds[layer.kind].layers.size()) *
+    per_microbatch += static_cast<double>(model.kinds[layer.kind].calls()) *
                       (layer.price.forward.exposed_s + layer.price.backward.exposed_s);
   return per_microbatch * static_cast<double>(workload.microbatches);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a causal zigzag ring on one GPU, without its peers: everything that the rank's schedule
-// computes, in ticks of one hop (ring) and of all hops at once (all_gather_kv), beside one full call of cuDNN
-// with as many local queries and all keys, and beside one of the backend itself. Nothing arrives: the KV
-// blocks hold noise.
+// computes, in ticks of one hop (ring) and of all hops at once (all_gather_kv), and the same blocks as one
+// list (in one launch; hopper alone), beside one full call of cuDNN with as many local queries and all keys,
+// and beside one of the backend itself. Nothing arrives: the KV blocks hold noise.
 //   bench_cuda_ring [BACKEND [LOCAL_TOKENS [RING [HEADS [KV_HEADS [ROUNDS]]]]]] [--json]
 // Prints the median TFLOP/s over visible pairs and the ratio to the full call, in turns within one run.
 #include "device_noise.hpp"
@@ -18,6 +18,8 @@
 #include <cmath>
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -151,6 +153,7 @@ class RingRank {
           attention_.backward({q_, k_, v_}, d_o_, {dq_, dk_, dv_, nullptr});
         });
   }
+  [[nodiscard]] const schedule::RankSchedule& schedule(Pass pass) const { return attention_.schedule(pass); }
   /// Blocks that "arrive" are filled from here on, or hold what they held.
   void arrive(bool noise) { peers_.arrive(noise); }
 
@@ -171,6 +174,58 @@ class RingRank {
   std::unique_ptr<kernels::AttentionKernel> kernel_;
   AttentionOperator attention_;
   kernels::View q_, k_, v_, d_o_, o_, dq_, dk_, dv_;
+};
+
+/// The blocks of a rank's hops as one list: o and dq are rounded once, dk and dv of every block are partials
+/// in the type of sums, as they travel.
+class OneList {
+ public:
+  OneList(const Job& job, Gpu& gpu, const RingRank& hops)
+      : job_(job), gpu_(gpu), kernel_(kernels::factory_of(job.backend).make(*gpu.memory, false)) {
+    terms_.scale = 1 / std::sqrt(static_cast<double>(head_dim));
+    const kernels::View q = noise(DType::bf16, job.heads), d_o = noise(DType::bf16, job.heads),
+                        o = noise(DType::bf16, job.heads), dq = noise(DType::bf16, job.heads),
+                        lse = gpu.lse(job.local, job.heads), delta = gpu.lse(job.local, job.heads);
+    for (const schedule::Step& step : hops.schedule(Pass::forward).steps) {
+      const schedule::Slice* const slices = hops.schedule(Pass::forward).slices.data() + step.slices.begin;
+      const kernels::AttendScope scope{
+          {0, job.heads}, job.heads / job.kv_heads, slices, step.slices.count, &terms_, {}};
+      const kernels::View k = noise(DType::bf16, job.kv_heads), v = noise(DType::bf16, job.kv_heads);
+      attend_.push_back({q, k, v, o, lse, scope, attend_.empty()});
+      grads_.push_back({q, k, v, d_o, lse, delta, dq, noise(DType::fp32, job.kv_heads),
+                        noise(DType::fp32, job.kv_heads), scope, grads_.empty()});
+      grads_.back().overwrite_dkv = true;
+    }
+    delta_ = {d_o, o, lse, delta, {0, job.heads}};
+    forward_ = kernel_->prepare_blocks(attend());
+    backward_ = kernel_->prepare_blocks(grads());
+  }
+  [[nodiscard]] Times run() {
+    return gpu_.timed([&] { forward_->run(attend()); },
+                      [&] {
+                        kernel_->delta(delta_);
+                        backward_->run(grads());
+                      });
+  }
+
+ private:
+  [[nodiscard]] kernels::View noise(DType type, int heads) { return gpu_.noise(type, job_.local, heads); }
+  [[nodiscard]] kernels::AttendBlocks attend() const {
+    return {attend_.data(), static_cast<i64>(attend_.size())};
+  }
+  [[nodiscard]] kernels::AttendGradBlocks grads() const {
+    return {grads_.data(), static_cast<i64>(grads_.size())};
+  }
+
+  Job job_;
+  Gpu& gpu_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
+  kernels::ScoreTerms terms_;
+  std::vector<kernels::AttendArgs> attend_;
+  std::vector<kernels::AttendGradArgs> grads_;
+  kernels::DeltaArgs delta_;
+  std::unique_ptr<kernels::PreparedAttendBlocks> forward_;
+  std::unique_ptr<kernels::PreparedAttendGradBlocks> backward_;
 };
 
 struct Row {
@@ -206,14 +261,18 @@ void compare(const Job& job, int rank) {
   Gpu gpu;
   FullCall full(job, gpu, Backend::cudnn), own(job, gpu, job.backend);
   RingRank hops(job, gpu, Method::ring, rank), waves(job, gpu, Method::all_gather_kv, rank);
-  Row rows[] = {{"one full call", full.pairs(), {}},
-                {"one own full call", own.pairs(), {}},
-                {"one call per hop", hops.pairs(), {}},
-                {"in waves", waves.pairs(), {}}};
+  std::optional<OneList> list;  // other backends make calls of it
+  if (job.backend == Backend::hopper) list.emplace(job, gpu, hops);
+  std::vector<Row> rows = {{"one full call", full.pairs(), {}},
+                           {"one own full call", own.pairs(), {}},
+                           {"one call per hop", hops.pairs(), {}},
+                           {"in waves", waves.pairs(), {}}};
+  if (list) rows.push_back({"in one launch", hops.pairs(), {}});
   for (int round = -2; round < job.rounds; ++round) {
     for (RingRank* r : {&hops, &waves}) r->arrive(round < 0);
-    const Times times[] = {full.run(), own.run(), hops.run(), waves.run()};
-    for (int i = 0; round >= 0 && i < 4; ++i) rows[i].add(times[i]);
+    std::vector<Times> times = {full.run(), own.run(), hops.run(), waves.run()};
+    if (list) times.push_back(list->run());
+    for (std::size_t i = 0; round >= 0 && i < rows.size(); ++i) rows[i].add(times[i]);
   }
   for (const Row& row : rows) print(job, rank, row, rows[0]);
   std::fflush(stdout);

@@ -11,7 +11,7 @@ run, and why. Needs Python 3.10 and, for the parts beside PyTorch, torch; CUDA's
 Exits with 1 when something that could be run failed; a target that is missed does not count as a failure.
 
 Parts: attention (cudnn backend beside SDPA's cuDNN), mma (beside SDPA's FLASH), packed (documents, beside
-varlen_attn), ring (hops and waves of one rank beside one full call), memory (merge, delta and others beside copies),
+varlen_attn), ring (hops and waves of one rank, hopper's also in one launch, beside one full call), memory (merge, delta and others beside copies),
 exchange (Ulysses exchange beside peer copies, ranks as threads and as processes), overlap (attention
 while copies fly between two GPUs), ranks (two GPUs beside PyTorch's context parallel and beside one GPU).
 """
@@ -225,7 +225,7 @@ def ring(bench):
 
 def ring_of(bench, part, backend):
     local, degree, heads, rounds = "8192", "8", "16", "3" if bench.quick else "15"
-    found = bench.objects(part, f"{backend}: one call per hop and waves beside one full call of cuDNN",
+    found = bench.objects(part, f"{backend}: the blocks of a ring beside one full call of cuDNN",
                           [bench.program("bench_cuda_ring"), backend, local, degree, heads, heads, rounds, "--json"])
     bench.take(gpu_rows.ring_rows(found, f"{degree} blocks of 8K causal zigzag {heads}/{heads} hd128", part))
 

@@ -17,7 +17,7 @@ import mesh_table
 from gpu_rows import NotRun, Row
 
 RING = [{"rank": 3, "way": way, "pass": "forward", "ms": 1.5, "tflop_s": rate, "full_tflop_s": 600}
-        for way, rate in (("one full call", 600), ("one call per hop", 486), ("in waves", 546))]
+        for way, rate in (("one full call", 600), ("one call per hop", 486), ("in waves", 546), ("in one launch", 582))]
 MEMORY = [{"work": work, "microseconds": 10, "gb_s": rate, "copy_gb_s": 2000}
           for work, rate in (("merge bf16 into fp32", 1900), ("delta bf16 x bf16", 1700), ("cast bf16 to fp32", 1000))]
 EXCHANGE = [{"mode": "threads", "ranks": 2, "gpus": gpus, "way": "there", "run_bytes": 256, "mib_per_peer": 64,
@@ -72,7 +72,7 @@ class Rows(unittest.TestCase):
 
     def test_ring_leaves_the_peer_out_and_aims_at_each_way(self):
         rows = gpu_rows.ring_rows(RING, "8 blocks")
-        self.assertEqual([(r.target, r.met) for r in rows], [(0.82, False), (0.9, True)])
+        self.assertEqual([(r.target, r.met) for r in rows], [(0.82, False), (0.9, True), (0.96, True)])
 
     def test_memory_aims_at_merge_and_delta_only(self):
         self.assertEqual([r.met for r in gpu_rows.memory_rows(MEMORY, "s")], [True, False, None])
@@ -131,8 +131,9 @@ class Table(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertIn("1 x NVIDIA H100; driver 600.1, cuda 13.0, torch unknown", text)
         self.assertEqual([(r["part"], r["ratio"], r["target"], r["met"]) for r in result["rows"]],
-                         [("ring", 0.81, 0.82, False), ("ring", 0.91, 0.90, True)])
-        self.assertIn("2 rows; 1 of 2 targets met", text)
+                         [("ring", 0.81, 0.82, False), ("ring", 0.91, 0.90, True),
+                          ("ring", 0.97, 0.96, True)])
+        self.assertIn("3 rows; 2 of 3 targets met", text)
         why = {m["part"]: m["why"] for m in result["not_run"]}
         self.assertEqual(set(why), set(gpu_table.PARTS) - {"ring"})
         self.assertIn("no torch", why["attention"])

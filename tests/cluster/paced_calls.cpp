@@ -77,7 +77,7 @@ class PacedCall {
   PacedCall(const AttentionRequest& request, const AttentionPlan& plan, comm::Communicator& ranks)
       : training_(request.training),
         ranks_(ranks),
-        kernel_(request.calibration->kernel, plan, request.execution),
+        kernel_(*request.calibration, plan, request.execution),
         operator_(plan, ranks, kernel_, {.forward_only = !request.training}) {
     operator_.set_batch(request.documents);
     const AttentionShape& s = plan.shape;

@@ -49,20 +49,22 @@ class Pace {
 class PacedKernel final : public kernels::AttentionKernel {
  public:
   /// All of them outlive the kernel.
-  PacedKernel(const AttentionCostModel& model, const AttentionPlan& plan, const ExecutionOptions& options)
-      : times_(model, plan, options) {}
+  PacedKernel(const Calibration& calibration, const AttentionPlan& plan, const ExecutionOptions& options)
+      : forward_(calibration, plan, Pass::forward, options),
+        backward_(calibration, plan, Pass::backward, options) {}
 
   [[nodiscard]] const char* name() const override { return "paced"; }
   [[nodiscard]] std::unique_ptr<kernels::PreparedAttend> prepare(const kernels::AttendArgs& a) override {
-    return std::make_unique<PacedStep<kernels::AttendArgs>>(a, seconds_of(schedule::operations::attend, a));
+    return std::make_unique<PacedStep<kernels::AttendArgs>>(
+        a, seconds_of(forward_, schedule::operations::attend, a));
   }
   [[nodiscard]] std::unique_ptr<kernels::PreparedAttendGrad> prepare(
       const kernels::AttendGradArgs& a) override {
     return std::make_unique<PacedStep<kernels::AttendGradArgs>>(
-        a, seconds_of(schedule::operations::attend_grad, a));
+        a, seconds_of(backward_, schedule::operations::attend_grad, a));
   }
   void delta(const kernels::DeltaArgs& a) override {
-    Pace::work(times_.on_rows(schedule::operations::delta, a.query_heads.size(), a.o.rows).seconds, {});
+    Pace::work(backward_.on_rows(schedule::operations::delta, a.query_heads.size(), a.o.rows).seconds, {});
   }
 
  private:
@@ -77,7 +79,8 @@ class PacedKernel final : public kernels::AttentionKernel {
   };
 
   template <class Args>
-  [[nodiscard]] double seconds_of(const schedule::Operation& operation, const Args& args) const {
+  [[nodiscard]] static double seconds_of(const KernelTimes& times, const schedule::Operation& operation,
+                                         const Args& args) {
     BlockShape block;
     schedule::Intervals rows, keys;
     for (i64 i = 0; i < args.scope.slice_count; ++i) {
@@ -91,11 +94,11 @@ class PacedKernel final : public kernels::AttentionKernel {
     block.rows = static_cast<double>(schedule::total(rows));
     block.keys = static_cast<double>(schedule::total(keys));
     const HeadCount heads{args.scope.query_heads.size(), args.scope.kv_heads().size()};
-    return times_.on_pairs(operation, heads, block, args.overwrite).seconds;
+    return times.on_pairs(operation, heads, block, args.overwrite).seconds;
   }
 
   Pace pace_;
-  KernelTimes times_;
+  KernelTimes forward_, backward_;
 };
 
 }  // namespace usp::test

@@ -20,6 +20,8 @@ struct NamedBackend {
   bool rounds_steps = false;
   /// Tests of AttentionContract that do not hold for it.
   std::vector<std::string> refuses{};
+  /// Lists of blocks are computed at once, not one block after the other.
+  bool joins_blocks = false;
 };
 
 /// What a test binary covers: backends_cpu.cpp or backends_cuda.cpp.

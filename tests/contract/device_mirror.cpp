@@ -4,6 +4,8 @@
 #include "usp/kernels/cuda_backends.hpp"
 
 #include <cstring>
+#include <map>
+#include <utility>
 #include <vector>
 
 namespace usp::test {
@@ -21,11 +23,14 @@ namespace {
 class Uploads {
  public:
   explicit Uploads(kernels::Memory& memory) : memory_(memory) {}
+  /// What blocks of a list share is uploaded once.
   [[nodiscard]] const std::byte* bytes(const void* host, i64 count) {
     if (host == nullptr) return nullptr;
-    buffers_.emplace_back(0, count);
-    memory_.from_host(buffers_.back().data(), host, count);
-    return buffers_.back().data();
+    const auto [at, is_new] = uploaded_.try_emplace({host, count});
+    if (!is_new) return at->second.data();
+    at->second = device::DeviceBuffer(0, count);
+    memory_.from_host(at->second.data(), host, count);
+    return at->second.data();
   }
   [[nodiscard]] kernels::ConstView view(kernels::ConstView v) {
     v.data = v.data == nullptr ? nullptr : bytes(v.data, span_of(v));
@@ -56,7 +61,7 @@ class Uploads {
     i64 bytes;
   };
   kernels::Memory& memory_;
-  std::vector<device::DeviceBuffer> buffers_;
+  std::map<std::pair<const void*, i64>, device::DeviceBuffer> uploaded_;
   std::vector<Result> results_;
 };
 
@@ -100,6 +105,33 @@ struct DeviceScopeOfCall {
   return d;
 }
 
+/// Calls f(arguments on the device).
+template <class Args, class F>
+void with_uploads(const Args& a, Uploads& up, const F& f) {
+  const DeviceScopeOfCall scope(a.scope, up);
+  f(upload(a, up, scope));
+}
+template <class Args, class F>
+void with_uploads(const kernels::BlockList<Args>& list, Uploads& up, const F& f) {
+  const DeviceScopeOfCall scope(list.front().scope, up);
+  std::vector<Args> blocks;
+  for (const Args& a : list) {
+    blocks.push_back(upload(a, up, scope));
+    blocks.back().scope = a.scope;
+    if (a.scope.terms == list.front().scope.terms) blocks.back().scope.terms = scope.moved.terms;
+  }
+  f(kernels::BlockList<Args>{blocks.data(), list.count});
+}
+
+template <class Args>
+[[nodiscard]] auto prepare(kernels::AttentionKernel& kernel, const Args& a) {
+  return kernel.prepare(a);
+}
+template <class Args>
+[[nodiscard]] auto prepare(kernels::AttentionKernel& kernel, const kernels::BlockList<Args>& list) {
+  return kernel.prepare_blocks(list);
+}
+
 /// A step whose every run uploads, to other addresses, and brings the results back.
 template <class Args>
 class UploadedStep final : public kernels::PreparedStep<Args> {
@@ -107,16 +139,14 @@ class UploadedStep final : public kernels::PreparedStep<Args> {
   UploadedStep(kernels::Memory& memory, kernels::AttentionKernel& kernel, const Args& a)
       : kernels::PreparedStep<Args>(a), memory_(memory) {
     Uploads up(memory_);
-    const DeviceScopeOfCall scope(a.scope, up);
-    step_ = kernel.prepare(upload(a, up, scope));
+    with_uploads(a, up, [&](const Args& device) { step_ = prepare(kernel, device); });
     memory_.synchronize();
   }
 
  private:
   void enqueue(const Args& a) override {
     Uploads up(memory_);
-    const DeviceScopeOfCall scope(a.scope, up);
-    step_->run(upload(a, up, scope));
+    with_uploads(a, up, [&](const Args& device) { step_->run(device); });
     up.bring_back();
   }
   kernels::Memory& memory_;
@@ -138,6 +168,14 @@ class OnDevice final : public kernels::AttentionKernel {
   [[nodiscard]] std::unique_ptr<kernels::PreparedAttendGrad> prepare(
       const kernels::AttendGradArgs& a) override {
     return std::make_unique<UploadedStep<kernels::AttendGradArgs>>(*memory_, *kernel_, a);
+  }
+  [[nodiscard]] std::unique_ptr<kernels::PreparedAttendBlocks> prepare_blocks(
+      const kernels::AttendBlocks& list) override {
+    return std::make_unique<UploadedStep<kernels::AttendBlocks>>(*memory_, *kernel_, list);
+  }
+  [[nodiscard]] std::unique_ptr<kernels::PreparedAttendGradBlocks> prepare_blocks(
+      const kernels::AttendGradBlocks& list) override {
+    return std::make_unique<UploadedStep<kernels::AttendGradBlocks>>(*memory_, *kernel_, list);
   }
   void delta(const kernels::DeltaArgs& a) override {
     Uploads up(*memory_);
@@ -233,9 +271,9 @@ class DownloadedStep final : public kernels::PreparedStep<Args> {
     h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v), h.d_o = down.view(a.d_o);
     h.lse = down.view(a.lse), h.delta = down.view(a.delta), h.o = down.view(a.o);
     h.dq = down.view(a.dq), h.dk = down.view(a.dk), h.dv = down.view(a.dv);
-    if (a.overwrite)
-      for (const kernels::View* v : {&h.dq, &h.dk, &h.dv}) kernels::fill(*v, 0);
-    h.overwrite = false;
+    if (a.overwrite) kernels::fill(h.dq, 0);
+    if (a.overwrites_dkv()) kernels::fill(h.dk, 0), kernels::fill(h.dv, 0);
+    h.overwrite = h.overwrite_dkv = false;
     return h;
   }
   static void bring_back(const kernels::AttendArgs& h, const kernels::AttendArgs& a, Downloads& down) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "counting_allocator.hpp"
 #include "random_cases.hpp"
+#include "slice_pairs.hpp"
 #include "work_list.hpp"
 
 #include <gtest/gtest.h>
@@ -13,21 +14,8 @@ namespace usp::mma {
 namespace {
 
 using test::Draw;
-
-[[nodiscard]] bool sees(const schedule::Slice& s, i64 row, i64 key) {
-  const i64 i = row - s.q_row, j = key - s.k_row;
-  if (i < 0 || i >= s.q_count || j < 0 || j >= s.k_count) return false;
-  const i64 apart = s.q_pos + i * s.q_step - s.k_pos - j * s.k_step;
-  return apart >= s.diff_min && apart <= s.diff_max;
-}
-
-[[nodiscard]] i64 visible_pairs(const std::vector<schedule::Slice>& slices) {
-  i64 count = 0;
-  for (const schedule::Slice& s : slices)
-    for (i64 row = s.q_row; row < s.q_row + s.q_count; ++row)
-      for (i64 key = s.k_row; key < s.k_row + s.k_count; ++key) count += sees(s, row, key) ? 1 : 0;
-  return count;
-}
+using test::sees;
+using test::visible_pairs;
 
 /// A tile that needs no mask must be visible as a whole, and every visible pair must be met once.
 void check_queries(const Draw& draw, int tile_rows) {
@@ -53,7 +41,7 @@ void check_queries(const Draw& draw, int tile_rows) {
 void check_keys(const Draw& draw, int tile_rows) {
   const test::Case& c = draw.problem;
   const auto table = kernels::tiles::tiles_of_keys({c.slices.data(), static_cast<i64>(c.slices.size())},
-                                                   c.grad_rows(), tile_rows);
+                                                   {c.grad_rows()}, tile_rows);
   i64 met = 0;
   for (const kernels::tiles::TileEntry& tile : table.tiles)
     for (int n = tile.segment_begin; n < tile.segment_end; ++n) {
@@ -88,12 +76,12 @@ TEST(MmaWorkList, KeysThatLieApartAreLoadedByTurns) {
   slices[0].q_count = slices[1].q_count = 10;
   slices[0].k_count = slices[1].k_count = 8;
   slices[1].k_row = slices[1].dk_row = 20;
-  const auto table = kernels::tiles::tiles_of_keys({slices.data(), 2}, 40, 64);
+  const auto table = kernels::tiles::tiles_of_keys({slices.data(), 2}, {40}, 64);
   ASSERT_EQ(table.segments.size(), 2u);
   EXPECT_EQ(table.segments[0].load_end, 8);
   EXPECT_EQ(table.segments[1].load_begin, 20);
   slices[1].k_row = slices[1].dk_row = 8;
-  const auto joined = kernels::tiles::tiles_of_keys({slices.data(), 2}, 40, 64);
+  const auto joined = kernels::tiles::tiles_of_keys({slices.data(), 2}, {40}, 64);
   EXPECT_EQ(joined.segments[0].load_end, 16);
   EXPECT_EQ(joined.segments[1].load_begin, 0);
 }

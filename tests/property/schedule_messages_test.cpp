@@ -196,6 +196,9 @@ class Accesses {
     touch(x[Tensor::delta], rows, x.query_heads, t, true);
   }
   void attend_grad(const schedule::Step& x, std::int32_t t) {
+    if (x.overwrite || x.overwrite_dkv)
+      for (schedule::BufferId id : {x[Tensor::dk], x[Tensor::dv]})
+        touch(id, {0, buffer_of(s_, id).rows}, x.kv_heads, t, true);
     for_each(s_.slices, x.slices, [&](const schedule::Slice& s, std::int32_t) {
       const Range queries{s.q_row, s.q_row + s.q_count}, keys{s.k_row, s.k_row + s.k_count},
           sums{s.dk_row, s.dk_row + s.k_count};

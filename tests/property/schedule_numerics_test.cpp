@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace usp::test {
 namespace {
 
@@ -36,6 +38,32 @@ TEST(ScheduleNumerics, EveryMeshOfUpToTwelveRanks) {
       ASSERT_NO_THROW(check(c, g)) << describe(c);
       if (HasFatalFailure()) return;
     }
+}
+
+/// Partial dK and dV of a block begin with the step that adds to them first, or with zeros where there is
+/// none.
+TEST(ScheduleNumerics, StepsWriteTheFirstPartialOfABlock) {
+  CaseGenerator g(11);
+  i64 written = 0, zeroed = 0;
+  for (int i = 0; i < 300; ++i) {
+    const ScheduleCase c = g.draw();
+    const Expanded all(c);
+    for (const schedule::RankSchedule& s : all.of(Pass::backward)) {
+      std::set<schedule::BufferId> begun;
+      for (const schedule::Step& step : s.steps)
+        if (step.overwrite_dkv) begun.insert(step[Tensor::dk]);
+      for (std::size_t b = 0; b < s.buffers.size(); ++b) {
+        const schedule::Buffer& buffer = s.buffers[b];
+        if (buffer.name.tensor != Tensor::dk || buffer.rows == 0 || buffer.heads.empty()) continue;
+        if (buffer.name.place < BufferSlot::acc0 || buffer.name.place > BufferSlot::acc_outer1) continue;
+        const bool by_step = begun.count(static_cast<schedule::BufferId>(b)) != 0;
+        EXPECT_EQ(by_step, buffer.fill == schedule::Fill::nan) << describe(c);
+        ++(by_step ? written : zeroed);
+      }
+    }
+  }
+  EXPECT_GT(written, 100);
+  EXPECT_GT(zeroed, 10);
 }
 
 }  // namespace

@@ -154,7 +154,7 @@ class Fingerprint {
   void step(const schedule::Step& x) {
     for (const char letter : x.operation->word) add(letter);
     for (const schedule::BufferId id : x.buffers) add(id);
-    add(x.overwrite);
+    add(x.overwrite, x.overwrite_dkv);
     range(x.query_heads), range(x.kv_heads), list(x.slices);
   }
   std::vector<i64> numbers_;

@@ -202,7 +202,7 @@ TEST(Executor, SinksFarAboveAllScoresTakeAllWeight) {
   on_ranks({1, 2, 1}, [](Rank& rank) {
     Call a(small(2, 1, 5), rank);
     AttentionInputs inputs = a.tensors.inputs();
-    const std::vector<double> sink{1e38, 3e38, 12345678901, 0.25};
+    const std::vector<double> sink{1e38, 1e300, 12345678901, 0.25};  // the second is beyond fp32
     std::vector<double> d_sink(4, 0);
     inputs.sink = sink.data();
     AttentionGradients gradients = a.tensors.gradients();

@@ -255,8 +255,8 @@ class RankState {
       return sum;
     };
     Array &dq = array(s[Tensor::dq]), &dk = array(s[Tensor::dk]), &dv = array(s[Tensor::dv]);
-    if (s.overwrite) {
-      zero(s[Tensor::dq], s.query_heads);
+    if (s.overwrite) zero(s[Tensor::dq], s.query_heads);
+    if (s.overwrite || s.overwrite_dkv) {
       zero(s[Tensor::dk], s.kv_heads);
       zero(s[Tensor::dv], s.kv_heads);
     }

@@ -211,5 +211,23 @@ TEST(Compose, VisibleDevicesOfManyHostsAreFoundOnce) {
   EXPECT_THROW(static_cast<void>(topology::compose(request)), UsageError);
 }
 
+/// The note says what CUDA would show of the source's devices, in its order.
+TEST(Compose, VisibleDevicesOfTheShellAreNamed) {
+  const auto advice = [](const char* visible) {
+    setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+    const topology::Cluster cluster = topology::compose(from(h100_text));
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    for (const std::string& note : cluster.notes)
+      if (note.find("CUDA_VISIBLE_DEVICES") != std::string::npos) return note;
+    return std::string();
+  };
+  for (const auto& [visible, expected] :
+       {std::pair("3,1,0", "give --devices 3,1,0 to plan for these, in this order"),
+        std::pair("0, 7", "give --devices 0,7 to plan"), std::pair("7,9,1", "CUDA stops at '9'"),
+        std::pair("0,1,-1,2", "give --devices 0,1 to plan"), std::pair("", "would show none"),
+        std::pair("1,1", "names device 1 twice"), std::pair("GPU-8932f937,GPU-1", "beside these UUIDs")})
+    EXPECT_NE(advice(visible).find(expected), std::string::npos) << visible << ": " << advice(visible);
+}
+
 }  // namespace
 }  // namespace usp

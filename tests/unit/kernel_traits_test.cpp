@@ -47,6 +47,9 @@ TEST(Backends, FallBackToOneThatTakesAllOfTheirHardware) {
   EXPECT_EQ(last_fallback(Backend::cudnn), Backend::mma);
   EXPECT_EQ(last_fallback(Backend::cpu), Backend::cpu);
   EXPECT_TRUE(is_fallback(Backend::mma));
+  EXPECT_EQ(fallback_of(Backend::cudnn, Pass::backward), Backend::mma);
+  EXPECT_EQ(fallback_of(Backend::hopper_cudnn, Pass::forward), Backend::mma);
+  EXPECT_EQ(fallback_of(Backend::hopper_cudnn, Pass::backward), Backend::hopper);
   EXPECT_FALSE(is_fallback(Backend::cudnn));
   for (const Backend backend : backends()) {
     if (backend->fallback == nullptr) continue;

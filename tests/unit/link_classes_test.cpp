@@ -122,6 +122,36 @@ TEST(LinkClasses, AGatherOverHostsCarriesEachByteOnceToAHost) {
   EXPECT_NEAR(time.inter_node_s, 3 * bytes / (50e9 * share), 0.02 * time.inter_node_s);
 }
 
+/// All hosts meet on the uplinks of a rail, also where one host is followed in place of all; a leaf of one
+/// host has no others on its uplinks.
+TEST(LinkClasses, HostsThatAreAlikeLoadUplinksAsHostsThatAreNot) {
+  for (const char* fabric : {"rail", "fat_tree", "fat_tree(16,1)"}) {
+    SCOPED_TRACE(fabric);
+    topology::ClusterRequest request;
+    request.source = "node:4 gpu:8(l40s) nic:8(400G)";
+    request.fabric = fabric;
+    request.oversubscription = 16;
+    topology::Cluster cluster = topology::compose(request);
+    const Calibration calibration = calibration_of(cluster);
+    for (const schedule::Peers peers : {schedule::Peers::every_ulysses, schedule::Peers::shift}) {
+      const Mesh mesh = peers == schedule::Peers::shift ? Mesh{1, 32, 1} : Mesh{1, 1, 32};
+      const auto busiest = [&] {
+        LinkPricer links(cluster, calibration);
+        return std::pair{links.sources_followed(mesh, {}),
+                         links.pattern(links.patterns(mesh, {}), peers, {0, 1}).inter_node_s_per_byte};
+      };
+      const auto [followed, alike] = busiest();
+      EXPECT_EQ(followed, 8) << "one host stands for all";
+      topology::Cluster other = cluster;
+      *cluster.nodes.back().numa_gb_s.value *= 1.001;
+      const auto [all, differing] = busiest();
+      EXPECT_EQ(all, 32);
+      EXPECT_DOUBLE_EQ(alike, differing);
+      cluster = other;
+    }
+  }
+}
+
 /// The slowest NIC bounds a move wherever its host stands.
 TEST(LinkClasses, AHostWithASlowerNicIsNotRepresentedByTheFirst) {
   topology::Cluster cluster = compose("dgx-h100", 4);

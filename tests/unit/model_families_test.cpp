@@ -97,14 +97,18 @@ const Json& config_of(const std::string& name) {
   throw UsageError("no row of that name: " + name);
 }
 
-TEST(ModelFamilies, BlocksThatRunBesideEachOtherAreLayersOfTheirOwn) {
+TEST(ModelFamilies, MixersThatRunBesideEachOtherAreOneLayer) {
   const Model model = read(config_of("Falcon-H1-7B"));
   ASSERT_EQ(model.kinds.size(), 2U);
   EXPECT_EQ(model.kinds[0].kind, LayerMixer::softmax);
   EXPECT_EQ(model.kinds[1].linear->style, LinearStyle::mamba2);
   EXPECT_EQ(model.kinds[1].linear->value_heads, 24);
-  EXPECT_EQ(model.mlp_width(0), 0);
-  EXPECT_EQ(model.mlp_width(1), 12288);
+  for (const LayerKind& kind : model.kinds) EXPECT_EQ(kind.calls(), 44);
+  EXPECT_EQ(model.kinds_of(43), (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(model.mlp_width(0), 12288);
+  const std::vector<AlikeLayers> alike = alike_layers(model, 10, 21);
+  ASSERT_EQ(alike.size(), 1U);
+  EXPECT_EQ(alike.front().count, 11);
   Json wrong = config_of("Falcon-H1-7B");
   wrong["mamba_d_ssm"] = 3073;
   EXPECT_THROW(static_cast<void>(read(wrong)), InvalidInput);
@@ -143,12 +147,20 @@ TEST(ModelFamilies, SlidingLayersOfMiMoHaveTwiceTheKvHeads) {
     EXPECT_EQ(kind.kv_heads, kind.kind == LayerMixer::sliding ? 8 : 4);
 }
 
-TEST(ModelFamilies, LayersAndPartsMayBothBeCounted) {
+TEST(ModelFamilies, TwoAttentionsOfALayerAreOneLayer) {
   Json config = config_of("LongCat-Flash");
   const Model model = read(config);
-  config["num_hidden_layers"] = model.layers;
+  ASSERT_EQ(model.kinds.size(), 1U);
+  EXPECT_EQ(model.kinds.front().layers.size(), 28U);
+  EXPECT_EQ(model.kinds.front().per_layer, 2);
+  EXPECT_EQ(model.kinds.front().calls(), 56);
+  EXPECT_EQ(layer_count_text(model.kinds.front()), "28 x 2");
+  EXPECT_EQ(model.moe->layers.size(), 28U);
+  EXPECT_EQ(model.moe->shared_intermediate, 2 * 12288) << "both dense MLPs";
+  EXPECT_EQ(parse_json(model_json(model), "model")["layer_kinds"][0]["per_layer"], 2);
+  config["num_hidden_layers"] = 2 * model.layers;  // its class counts attentions beside num_layers
   EXPECT_EQ(read(config).layers, model.layers);
-  config["num_hidden_layers"] = model.layers + 1;
+  config["num_hidden_layers"] = 2 * model.layers + 1;
   EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
 }
 
@@ -288,15 +300,40 @@ TEST(ModelFamilies, NestsOfAnyDepthAndOfNewNames) {
     Json config = {{"model_type", "outer"},
                    {"vision_config", {{"hidden_size", 1024}, {"num_hidden_layers", 24}}}};
     config[Json::json_pointer(path)] = inner;
-    // Objects without a known name are found where they state sizes themselves.
-    const bool hidden = std::string(path) == "/a/llm_config" || std::string(path).rfind("/omni", 0) == 0;
-    if (hidden)
-      EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << path;
-    else
+    EXPECT_EQ(read(config).layers, 32) << path;
+    config["other_config"] = {
+        {"inside", inner}};  // as likely the language model, where the first has no known name
+    const bool known = std::string(path).find("/a/") == std::string::npos &&
+                       std::string(path).rfind("/omni", 0) != 0 && std::string(path) != "/model_config";
+    if (known)
       EXPECT_EQ(read(config).layers, 32) << path;
+    else
+      EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << path;
   }
   Json two = {{"left", inner}, {"right", inner}};
   EXPECT_THROW(static_cast<void>(read(two)), InvalidInput);
+}
+
+TEST(ModelFamilies, WidthsOfSingleLayersMayBeListed) {
+  Json config = parse_json(plain, "plain");
+  const std::int64_t layers = config["num_hidden_layers"], width = config["intermediate_size"];
+  const auto whole = count_parameters(read(config)).mlp;
+  config["intermediate_size"] = std::vector<std::int64_t>(static_cast<std::size_t>(layers), width);
+  EXPECT_EQ(count_parameters(read(config)).mlp, whole);
+  config["intermediate_size"][1] = 2 * width;
+  EXPECT_EQ(read(config).mlp_width(1), 2 * width);
+  EXPECT_EQ(*count_parameters(read(config)).mlp, *whole / layers * (layers + 1));
+  config["intermediate_size"].erase(0);
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << "fewer entries than layers";
+}
+
+TEST(ModelFamilies, ExpertsThatNoLayerOrNoRuleHoldsAreRefused) {
+  Json config = config_of("Llama-3.1-8B");
+  config["num_local_experts"] = 8;
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << "llama has no experts";
+  config = config_of("DeepSeek-V3.2");
+  config["first_k_dense_replace"] = config["num_hidden_layers"];
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << "every layer is dense";
 }
 
 TEST(ModelFamilies, ANestedConfigIsSavedWithoutWhatItsClassSets) {

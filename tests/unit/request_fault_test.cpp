@@ -88,6 +88,38 @@ TEST(RequestFault, ExpertChoicesWantExpertsThatExchange) {
              "a batch of one microbatch");
 }
 
+TEST(RequestFault, WhatTensorRanksSplitWantsSeveral) {
+  const auto one = [](std::optional<int> tensor, bool whole_experts, bool whole_tokens) {
+    return routed([&](PlanRequest& r) {
+      r.fixed.tensor = tensor;
+      r.workload.expert_tensor = !whole_experts;
+      r.workload.sequence_parallel = !whole_tokens;
+    });
+  };
+  expect_has(one(1, true, false), "--whole-experts: has no effect");
+  expect_has(one(1, false, true), "--no-sequence-parallel: has no effect");
+  EXPECT_EQ(one(1, false, false), "");
+  EXPECT_EQ(one(2, true, true), "");
+  EXPECT_EQ(one({}, true, true), "") << "the planner may choose several";
+}
+
+/// The window of a call is held against what a query could see: the longest document.
+TEST(RequestFault, AWindowOverEveryDocumentMasksNone) {
+  const auto read = [](const std::string& window, const std::string& documents) {
+    const std::string text =
+        R"({"format": "usp.attention_request", "version": 2, "ranks": 2, "shape": {"tokens": 64, "query_heads": 2,
+            "head_dim_qk": 8}, "window": )" +
+        window + R"(, "documents": )" + documents + "}";
+    return read_attention_request(text, "request", [](const std::string&) {})->request.band;
+  };
+  EXPECT_EQ(read("31", "[32, 32]").diff_max, 30);
+  EXPECT_EQ(read("33", "[40, 24]").diff_max, 32);
+  EXPECT_EQ(read("[31, 3]", "[32, 32]").diff_min, -3);
+  for (const auto& [window, documents] : {std::pair("32", "[32, 32]"), std::pair("40", "[40, 24]"),
+                                          std::pair("[31, 31]", "[32, 32]"), std::pair("64", "null")})
+    EXPECT_THROW(static_cast<void>(read(window, documents)), InvalidInput) << window << " " << documents;
+}
+
 TEST(RequestFault, LayersAreThoseOfTheModel) {
   const auto of = [](const std::function<void(Workload&)>& change) {
     return dense([&](PlanRequest& r) { change(r.workload); });

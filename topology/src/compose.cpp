@@ -107,16 +107,35 @@ void check_once(const std::vector<int>& devices, const std::string& flag) {
       throw UsageError(fmt::format("{}: duplicate device {}; name each device once", flag, device));
 }
 
+/// What to give for the devices that CUDA would show: those before the first entry that names none.
+std::string visible_advice(const Cluster& cluster, const std::string& visible) {
+  if (visible.find("GPU-") != std::string::npos || visible.find("MIG-") != std::string::npos)
+    return "give --devices with the indices that nvidia-smi -L lists beside these UUIDs";
+  std::set<std::string> known;
+  for (const Device& device : cluster.devices) known.insert(std::to_string(device.local));
+  std::vector<std::string> shown;
+  const std::vector<std::string> entries = split(visible, ',');
+  for (const std::string& entry : entries) {
+    if (std::find(shown.begin(), shown.end(), trim(entry)) != shown.end())
+      return fmt::format("it names device {} twice; give --devices with each once", trim(entry));
+    if (known.count(trim(entry)) == 0) break;
+    shown.push_back(trim(entry));
+  }
+  if (shown.empty()) return "CUDA would show none of these";
+  const std::string list = join(shown, ",");
+  if (shown.size() == entries.size())
+    return fmt::format("give --devices {} to plan for these, in this order", list);
+  return fmt::format("CUDA stops at '{}', which names no device: give --devices {} to plan for what it shows",
+                     excerpt(trim(entries[shown.size()])), list);
+}
+
 /// Whether the variable of this shell is meant for the host that a text describes is not known.
 void note_visible(Cluster& cluster) {
   const auto visible = environment("CUDA_VISIBLE_DEVICES");
   if (!visible) return;
-  const bool indices = !visible->empty() && visible->find_first_not_of("0123456789,") == std::string::npos;
-  cluster.notes.push_back(
-      fmt::format("CUDA_VISIBLE_DEVICES is '{}' here and is not applied to the source's {}; {}",
-                  excerpt(*visible), counted(cluster.devices.size(), "device"),
-                  indices ? "give --devices " + *visible + " to plan for these, in this order"
-                          : "give --devices with the indices that nvidia-smi -L lists"));
+  cluster.notes.push_back(fmt::format(
+      "CUDA_VISIBLE_DEVICES is '{}' here and is not applied to the source's {}; {}", excerpt(*visible),
+      counted(cluster.devices.size(), "device"), visible_advice(cluster, *visible)));
 }
 
 void apply_visible(Cluster& cluster, const std::vector<int>& visible) {
@@ -237,6 +256,21 @@ void apply_fabric(Cluster& cluster, const ClusterRequest& request) {
   cluster.fabric.oversubscription = stated(*request.oversubscription, "--oversubscription");
 }
 
+/// What only cards have.
+void refuse_card_flags(const Cluster& cluster, const ClusterRequest& request) {
+  if (!on_host_cores(cluster)) return;
+  const std::pair<const char*, bool> of_cards[] = {{"--device", !request.device.empty()},
+                                                   {"--p2p", !request.p2p.empty()},
+                                                   {"--pcie", request.pcie_gb_s.has_value()},
+                                                   {"--nvlink", request.nvlink_gb_s.has_value()}};
+  for (const auto& [flag, given] : of_cards)
+    if (given)
+      throw UsageError(
+          fmt::format("{}: has no effect: the devices of {} are ranks on the cores of their hosts, not "
+                      "cards; leave it out",
+                      flag, cluster.name));
+}
+
 /// A number that may have been meant as a count.
 void note_one_device(Cluster& cluster, const std::vector<int>& devices) {
   if (devices.size() == 1 && devices.front() > 0)
@@ -330,6 +364,7 @@ Cluster compose(const ClusterRequest& request) {
   }
   if (cluster.name.empty())
     cluster.name = source.file == "-" ? "stdin" : std::filesystem::path(source.file).stem().string();
+  refuse_card_flags(cluster, request);
   apply_visible(cluster, request.devices);
   note_one_device(cluster, request.devices);
   if (!request.device.empty()) name_device(cluster, find_device(request.device, "--device"), source.file);

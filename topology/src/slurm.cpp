@@ -28,6 +28,13 @@ std::string some_of(const std::vector<std::string>& names) {
   return join(first, ", ") + (names.size() > shown ? ", ..." : "");
 }
 
+/// First words of lines of Slurm's other tools.
+bool names_no_switches(const std::string& key) {
+  constexpr std::string_view words[] = {"nodelist",  "partition", "partitionname", "nodename",
+                                        "hostnames", "jobid",     "node"};
+  return std::find(std::begin(words), std::end(words), key) != std::end(words);
+}
+
 /// One line of the file, before its kind is known.
 struct Entry {
   SlurmSwitch of;
@@ -81,8 +88,13 @@ class Reader {
     std::set<std::string> seen;
     for (const std::string& token : split_blanks(text)) {
       const std::size_t equals = token.find('=');
-      if (equals == std::string::npos) fail(line, token, "expected Keyword=value without blanks");
       const std::string key = lower(token.substr(0, equals));
+      if (names_no_switches(key))
+        fail(line, token,
+             "this is what sinfo, squeue or scontrol show node print, which names no switches; give "
+             "topology.conf, "
+             "or what scontrol show topology prints");
+      if (equals == std::string::npos) fail(line, token, "expected Keyword=value without blanks");
       const std::string value = token.substr(equals + 1);
       if (!seen.insert(key).second) fail(line, token, "duplicate keyword; remove one");
       // scontrol prints keywords without values.

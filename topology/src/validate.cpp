@@ -238,6 +238,13 @@ void validate(const Cluster& cluster, const std::string& file) {
   Checker(cluster, file).run();
 }
 
+bool on_host_cores(const Cluster& cluster) {
+  return !cluster.specs.empty() &&
+         std::all_of(cluster.specs.begin(), cluster.specs.end(), [](const DeviceSpec& spec) {
+           return spec.name == "thread" || spec.name.starts_with("cpu-");
+         });
+}
+
 std::vector<std::vector<int>> islands(const Cluster& cluster) {
   std::vector<int> root(cluster.devices.size());
   std::iota(root.begin(), root.end(), 0);

@@ -20,5 +20,8 @@ std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory&, const CudaKernelOpti
 std::unique_ptr<AttentionKernel> make_hopper_kernel(Memory&, const CudaKernelOptions&) {
   device::refuse_without_cuda();
 }
+std::unique_ptr<AttentionKernel> make_hopper_cudnn_kernel(Memory&, const CudaKernelOptions&) {
+  device::refuse_without_cuda();
+}
 
 }  // namespace usp::kernels

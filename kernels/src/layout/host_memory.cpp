@@ -4,7 +4,9 @@
 
 #include "usp/kernels/memory.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -45,12 +47,16 @@ class HostMemory : public Memory {
     return usp::kernels::unpack_region(payload, wire, to, region, mode);
   }
   void fill(View to, double value) override { usp::kernels::fill(to, value); }
+  /// A logit beyond the type becomes its largest value, which outweighs every score as well; infinite, it
+  /// would make differences without a value.
   void fill_heads(View to, const double* values) override {
+    const double most = to.type == DType::fp64 ? std::numeric_limits<double>::max()
+                                               : static_cast<double>(std::numeric_limits<float>::max());
     for (i64 head = to.heads.begin; head < to.heads.end; ++head) {
       View one = to;
       one.data = to.at(0, 0, head);
       one.heads = {head, head + 1};
-      usp::kernels::fill(one, values[head]);
+      usp::kernels::fill(one, std::min(values[head], most));
     }
   }
   // Nothing may have no address, which memset and memcpy do not take.

@@ -99,6 +99,15 @@ Calibration load_calibration(const std::string& name_or_file) {
   return parse_calibration(found.text, found.name);
 }
 
+bool Calibration::measured(Backend backend) const {
+  const auto has = [&](Backend part) {
+    return part->word == kernel_backend ||
+           std::any_of(other_kernels.begin(), other_kernels.end(),
+                       [&](const auto& other) { return other.first == part->word; });
+  };
+  return has(backend.of(Pass::forward)) && has(backend.of(Pass::backward));
+}
+
 const AttentionCostModel& Calibration::kernel_of(Backend backend) const {
   const auto found = std::find_if(other_kernels.begin(), other_kernels.end(),
                                   [&](const auto& other) { return other.first == backend->word; });

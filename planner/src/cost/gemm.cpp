@@ -99,7 +99,10 @@ GemmCard GemmCard::at_power(double limit) const {
                     "nothing; give less, or leave it out",
                     limit, limit_w));
   const double clock = sustained_clock(limit / limit_w);
-  if (clock <= 0) throw UsageError("--power-limit: less than the card takes before it computes");
+  if (clock <= 0)
+    throw UsageError(
+        "--power-limit: less than the card takes before it computes; give watts of the board, as nvidia-smi "
+        "-q -d POWER shows");
   GemmCard card = *this;
   card.sustained *= std::min(1.0, clock);
   card.band += 0.1;

@@ -144,6 +144,7 @@ std::string headline(const PlanFile& plan, const PlanLayer& layer) {
   if (s.kv_tokens != s.q_tokens) text += fmt::format(" against {} keys", format_tokens(s.kv_tokens));
   if (s.batch > 1) text += fmt::format(", batch {}", s.batch);
   if (!layer.layers.empty()) text += fmt::format(", {}", counted(layer.layers.size(), "layer"));
+  if (layer.per_layer > 1) text += fmt::format(" with {} of it each", layer.per_layer);
   return text + "\n";
 }
 
@@ -177,8 +178,7 @@ Json step_json(const StepView& s) {
   };
   for (const Backend fallback : backends())
     if (is_fallback(fallback))
-      json["slices_to_" + std::string(word_of(fallback))] =
-          s.backend.use->fallback == &*fallback ? s.backend.left : 0;
+      json["slices_to_" + std::string(word_of(fallback))] = s.left_to == fallback ? s.backend.left : 0;
   json["reason"] = s.reason.empty() ? Json(nullptr) : Json(s.reason);
   return json;
 }

@@ -84,6 +84,8 @@ class Viewer {
     view.kv_heads = step.kv_heads;
     view.slices = static_cast<std::size_t>(step.slices.count);
     view.backend = step.backend;
+    if (step.backend.use == s_.backend.of(s_.pass) && step.backend.left > 0)
+      view.left_to = fallback_of(s_.backend, s_.pass);
     view.reason = schedule::reason_of(s_.backend, step.backend, s_.pass, s_.slices.data() + step.slices.begin,
                                       step.slices.count);
     for (int i = 0; i < step.slices.count; ++i) {

@@ -4,6 +4,7 @@
 #include "usp/planner/explain.hpp"
 #include "usp/schedule/expand.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,8 @@ struct StepView {
   i128 pairs = 0;              ///< visible (query, key) pairs per head
   i64 q_rows = 0, k_rows = 0;  ///< summed over the slices
   schedule::StepBackend backend;
-  std::string reason;  ///< of the backend; empty: the plan asks for no other
+  std::optional<Backend> left_to;  ///< what takes the slices that a backend leaves; empty: it leaves none
+  std::string reason;              ///< of the backend; empty: the plan asks for no other
 };
 
 struct BindView {

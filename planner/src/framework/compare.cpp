@@ -228,7 +228,7 @@ class Comparer {
     for (const LayerKind& kind : request_.model->kinds)
       if (kind.is_linear())
         bytes +=
-            static_cast<double>(kind.layers.size()) *
+            static_cast<double>(kind.calls()) *
             static_cast<double>(kind.linear->value_heads * kind.linear->key_dim * kind.linear->value_dim) *
             4 * static_cast<double>(request_.workload.batch);
     if (bytes == 0) return;
@@ -260,7 +260,7 @@ class Comparer {
     for (const LayerAttention& layer : c.attention) {
       const LayerKind& kind = request.model->kinds[layer.kind];
       const double runs =
-          static_cast<double>(kind.layers.size()) * static_cast<double>(w.microbatches) / w.pipeline;
+          static_cast<double>(kind.calls()) * static_cast<double>(w.microbatches) / w.pipeline;
       const AttentionPlan of_mode =
           mode == nullptr ? layer.plan
                           : mode_plan(*mode, layer.plan, c.choice.mesh.ring(), c.choice.mesh.ulysses);

@@ -19,11 +19,10 @@
 namespace usp {
 namespace {
 
-/// Layers of one kind that a rank runs in a step, all microbatches.
+/// Calls of one kind of layer that a rank makes in a pass of a step, all microbatches.
 double layer_runs(const PlanFile& plan, const PlanLayer& layer) {
-  const double layers = layer.layers.empty() ? 1 : static_cast<double>(layer.layers.size());
   const i64 microbatches = plan.inputs.step ? plan.inputs.step->microbatches : 1;
-  return layers * static_cast<double>(microbatches) / plan.pipeline;
+  return static_cast<double>(layer.calls()) * static_cast<double>(microbatches) / plan.pipeline;
 }
 
 /// The word inside a command that bash -c takes in double quotes: they end for it and begin anew.

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 namespace usp {
 namespace {
@@ -226,13 +227,11 @@ void add_kinds_offload_difference(const ExportInput& input, ExportedPlan& result
 }
 
 i64 model_layers(const PlanFile& plan) {
-  i64 count = 0, end = 0;
-  for (const PlanLayer& layer : plan.layers)
-    for (const int index : layer.layers) {
-      ++count;
-      end = std::max<i64>(end, index + 1);
-    }
-  return count == end ? count : 0;
+  if (plan.inputs.step && plan.inputs.step->model_layers) return *plan.inputs.step->model_layers;
+  std::set<int> layers;
+  for (const PlanLayer& layer : plan.layers) layers.insert(layer.layers.begin(), layer.layers.end());
+  const auto count = static_cast<i64>(layers.size());
+  return layers.empty() || *layers.rbegin() + 1 == count ? count : 0;
 }
 
 double recomputed_share(const PlanFile& plan) {

@@ -22,10 +22,6 @@ DType dtype_of(Precision precision) {
   throw InternalError("unknown precision");
 }
 
-i64 longest_document(const Workload& w) {
-  return w.documents.empty() ? w.seq : *std::max_element(w.documents.begin(), w.documents.end());
-}
-
 }  // namespace
 
 Documents attention_documents(const Workload& workload, const LayerKind& kind) {
@@ -56,7 +52,7 @@ AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, c
   plan.sink = kind.sinks;
   if (kind.kind == LayerMixer::cross) return plan;
   if (w.causal) plan.band.diff_min = 0;
-  const i64 longest = longest_document(w);
+  const i64 longest = longest_document(w.documents, w.seq);
   // A window over the whole of every document masks nothing, and neither does a choice of more keys.
   const bool window = kind.kind == LayerMixer::sliding && kind.window.value_or(longest) < longest;
   if (window) {

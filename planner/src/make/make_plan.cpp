@@ -68,16 +68,18 @@ StepWorkload step_workload(const Workload& workload, const MemoryPolicy& memory)
   return step;
 }
 
-/// The backend that the calibration prices with, where the cards of the cluster run it; else the preferred
-/// one.
+/// The most preferred that the calibration measured, or else what it prices with, where the cards of the
+/// cluster run it; else the preferred one.
 Backend gpu_backend(const topology::Cluster& cluster, const Calibration& calibration) {
-  for (const Backend backend : backends()) {
-    if (backend->word != calibration.kernel_backend || !backend->on_gpu) continue;
-    const bool runs = std::all_of(cluster.specs.begin(), cluster.specs.end(), [&](const auto& card) {
-      return backend->generation.empty() || card.generation == backend->generation;
-    });
-    if (runs) return backend;
-  }
+  std::vector<Backend> wanted = preferred_gpu_backends();
+  std::erase_if(wanted, [&](Backend backend) { return !calibration.measured(backend); });
+  for (const Backend backend : backends())
+    if (backend->word == calibration.kernel_backend && backend->on_gpu) wanted.push_back(backend);
+  for (const Backend backend : wanted)
+    if (std::all_of(cluster.specs.begin(), cluster.specs.end(), [&](const auto& card) {
+          return backend->generation.empty() || card.generation == backend->generation;
+        }))
+      return backend;
   return preferred_gpu_backend();
 }
 
@@ -168,6 +170,7 @@ PlanInputs inputs_of(const PlanRequest& request, const Choice& choice, const Wor
     memory.mlp_tile_tokens = choice.split->mlp_tile_tokens;
   StepWorkload step = step_workload(split, memory);
   step.expert_overlap = request.expert_overlap;
+  if (request.model->attention_layers() < request.model->layers) step.model_layers = request.model->layers;
   return {request.fixed, request.execution, true, step};
 }
 
@@ -211,6 +214,7 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
     PlanLayer layer;
     layer.kind = mixer_name(kind.kind);
     layer.layers = kind.layers;
+    layer.per_layer = kind.per_layer;
     layer.plan = attention.plan;
     layer.plan.backend = backend_of(*request.cluster, *request.calibration, attention.plan);
     if (kind.kind == LayerMixer::chunked) layer.chunk_tokens = kind.window.value_or(0);

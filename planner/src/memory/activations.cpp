@@ -46,28 +46,41 @@ double attention_bytes(const Model& model, const LayerKind& kind, double element
 
 }  // namespace
 
+LayerActivations mixer_activations(const Model& model, const LayerKind& kind, Precision dtype,
+                                   std::int64_t tensor) {
+  const double element = usp::bytes_of(dtype), split = d(tensor);
+  LayerActivations a;
+  a.attention = attention_bytes(model, kind, element) / split;
+  if (!kind.has_softmax()) return a;
+  a.qkv = element * qkv_elements(kind) / split;
+  a.lse = 4 * d(kind.query_heads) / split;
+  a.alternate =
+      element * (d(kind.query_heads) * d(kind.head_dim_qk) + d(kind.kv_heads) * d(kind.head_dim_v)) / split;
+  return a;
+}
+
 LayerActivations layer_activations(const Model& model, int layer, Precision dtype, std::int64_t tensor,
                                    const TensorSplit& tensors) {
   if (!model.gated_mlp)
     throw MissingValue({model.name, 0, "/model_type"}, "the number of MLP matrices",
                        "say --model-key gated_mlp=true (gate, up and down) or gated_mlp=false (up and down)");
-  const LayerKind& kind = model.kinds[model.kind_of(layer)];
   const double element = usp::bytes_of(dtype), split = d(tensor), hidden = d(model.hidden);
   const double rows = tensors.sequence_parallel ? split : 1;
   LayerActivations a;
   a.checkpoint = element * hidden / rows;
   if (tensors.sequence_parallel && tensor > 1) a.gathered = element * hidden;
-  a.attention = attention_bytes(model, kind, element) / split;
-  if (kind.has_softmax()) {
-    a.qkv = element * qkv_elements(kind) / split;
-    a.lse = 4 * d(kind.query_heads) / split;
+  const double pairs = model.blocks_per_layer / 2.0;  // of an attention and an MLP, one after another
+  a.mlp_input = pairs * element * hidden / rows;
+  a.alternate = pairs * element * hidden / rows;
+  for (const std::size_t k : model.kinds_of(layer)) {
+    const LayerKind& kind = model.kinds[k];
+    const LayerActivations mixer = mixer_activations(model, kind, dtype, tensor);
+    a.attention += kind.per_layer * mixer.attention;
+    a.qkv += kind.per_layer * mixer.qkv;
+    a.lse += kind.per_layer * mixer.lse;
+    a.alternate += kind.per_layer * mixer.alternate;
   }
-  a.mlp_input = element * hidden / rows;
-  a.alternate = element * hidden / rows;
-  if (kind.has_softmax())
-    a.alternate +=
-        element * (d(kind.query_heads) * d(kind.head_dim_qk) + d(kind.kv_heads) * d(kind.head_dim_v)) / split;
-  a.norms = 2 * element * hidden / rows;
+  a.norms = model.blocks_per_layer * element * hidden / rows;
   a.mlp = element * active_width(model, layer, tensors.expert_load) * (*model.gated_mlp ? 3 : 2) / split;
   if (!model.is_moe_layer(layer)) a.alternate += element * active_width(model, layer, 1) / split;
   // Tokens are copied once per chosen expert on the way in, and their outputs are kept for the weighted sum.

@@ -71,11 +71,19 @@ struct AttentionBytes {
 
 AttentionBytes attention_bytes(const MemoryInput& in, int layer, const LayerActivations& a) {
   const double tokens = d(in.local_tokens);
-  const auto known = in.attention_state.find(in.model->kind_of(layer));
-  if (known == in.attention_state.end()) return {tokens * a.attention, tokens * a.qkv, tokens * a.lse};
-  const AttentionState& state = known->second;
-  const double qkv = state.keeps_home_qkv ? tokens * a.qkv : 0;
-  return {state.saved_bytes + tokens * (a.attention - a.lse - a.qkv) + qkv, qkv, state.saved_bytes};
+  AttentionBytes bytes{tokens * a.attention, tokens * a.qkv, tokens * a.lse};
+  for (const std::size_t k : in.model->kinds_of(layer)) {
+    const auto known = in.attention_state.find(k);
+    if (known == in.attention_state.end()) continue;
+    const AttentionState& state = known->second;
+    const LayerKind& kind = in.model->kinds[k];
+    const LayerActivations one = mixer_activations(*in.model, kind, in.workload->dtype, in.mesh.tensor);
+    const double dropped = tokens * (one.lse + (state.keeps_home_qkv ? 0 : one.qkv));
+    bytes.all += kind.per_layer * (state.saved_bytes - dropped);
+    if (!state.keeps_home_qkv) bytes.home_qkv -= kind.per_layer * tokens * one.qkv;
+    bytes.state += kind.per_layer * (state.saved_bytes - tokens * one.lse);
+  }
+  return bytes;
 }
 
 /// Bytes of one layer: kept for backward, of these in host memory, and live beyond them while it is computed.

@@ -60,7 +60,11 @@ void add_latent(std::vector<Family>& list) {
   add(list, {"glm4_moe_lite"}, [](Family& f) { f.mla = true; });
   add(list, {"longcat_flash"}, [](Family& f) {
     f.mla = true;
-    f.parts = {{LayerMixer::softmax, BlockMlp::experts}, {LayerMixer::softmax, BlockMlp::dense}};
+    // Attention and MLP twice; the experts run beside them, from the first attention to the end of the layer.
+    f.mixers = {LayerMixer::softmax, LayerMixer::softmax};
+    f.blocks = 4;
+    f.dense_beside = 2;
+    f.details = rms(4);
   });
 }
 
@@ -71,9 +75,8 @@ void add_hybrids(std::vector<Family>& list) {
     f.linear = LinearStyle::mamba2;
   });
   add(list, {"falcon_h1"}, [](Family& f) {
-    f.parts = {{LayerMixer::softmax, BlockMlp::none}, {LayerMixer::linear, BlockMlp::dense}};
+    f.mixers = {LayerMixer::softmax, LayerMixer::linear};
     f.linear = LinearStyle::mamba2;
-    f.details = rms(1);  // two over the parts of a layer
   });
   add(list, {"recurrent_gemma"}, [](Family& f) {
     f.width = MlpWidthRule::half_stated;

@@ -35,11 +35,6 @@ enum class MlpWidthRule { stated, half_stated, four_hidden_if_absent, four_hidde
 
 /// The MLP of a block where the config or the family says so block by block.
 enum class BlockMlp { by_rule, none, dense, experts };
-/// One of the blocks that a layer of the config becomes.
-struct LayerPart {
-  LayerMixer mixer = LayerMixer::softmax;
-  BlockMlp mlp = BlockMlp::dense;
-};
 
 struct Family {
   std::vector<std::string_view> names = {};  ///< values of model_type
@@ -50,9 +45,11 @@ struct Family {
   std::string_view period_key = {};  ///< config key that overrides it
   MoeRule moe = MoeRule::none;
   MlpWidthRule width = MlpWidthRule::stated;
-  /// Blocks that one layer of the config is here; empty: one. LongCat: two attentions with an MLP each;
-  /// Falcon-H1: attention and Mamba beside each other, then one MLP.
-  std::vector<LayerPart> parts = {};
+  /// Of every layer, where it has more than one: LongCat-Flash two attentions, Falcon-H1 attention beside
+  /// Mamba. Empty: the pattern names one.
+  std::vector<LayerMixer> mixers = {};
+  int blocks = 2;        ///< Model::blocks_per_layer
+  int dense_beside = 0;  ///< dense MLPs of a layer beside its experts
   bool gated = true;
   bool tied = false;
   bool mla = false;

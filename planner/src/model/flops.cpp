@@ -39,11 +39,21 @@ double linear_core_flops(const LinearHeads& l) {
 
 }  // namespace
 
-LayerFlops layer_flops(const Model& model, int layer) {
-  const LayerKind& kind = model.kinds[model.kind_of(layer)];
+LayerFlops mixer_flops(const Model& model, const LayerKind& kind) {
   LayerFlops flops;
   flops.projections = multiply_adds(weights::attention(model, kind));
   if (kind.linear) flops.linear_core = linear_core_flops(*kind.linear);
+  return flops;
+}
+
+LayerFlops layer_flops(const Model& model, int layer) {
+  LayerFlops flops;
+  for (const std::size_t k : model.kinds_of(layer)) {
+    const LayerKind& kind = model.kinds[k];
+    const LayerFlops mixer = mixer_flops(model, kind);
+    flops.projections += kind.per_layer * mixer.projections;
+    flops.linear_core += kind.per_layer * mixer.linear_core;
+  }
   if (model.is_moe_layer(layer)) {
     flops.mlp = moe_flops(model);
   } else {

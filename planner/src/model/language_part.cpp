@@ -10,9 +10,9 @@
 namespace usp {
 namespace {
 
-constexpr const char* language_names[] = {"text_config",    "language_config",  "llm_config",
-                                          "thinker_config", "lm_config",        "language_model_config",
-                                          "decoder_config", "text_model_config"};
+constexpr const char* language_names[] = {"text_config",    "language_config",   "llm_config",
+                                          "thinker_config", "lm_config",         "language_model_config",
+                                          "decoder_config", "text_model_config", "language_model"};
 constexpr const char* hidden_names[] = {"hidden_size", "n_embd", "d_model", "model_dim", "n_embed"};
 constexpr const char* layer_names[] = {"num_hidden_layers", "n_layer", "num_layers", "n_layers",
                                        "num_transformer_layers"};
@@ -36,6 +36,14 @@ bool other_part(const std::string& key) {
                      [&](const char* part) { return key.find(part) != std::string::npos; });
 }
 
+/// The object, or one inside it that is no part of another sense.
+bool holds_sizes(const Json& object) {
+  if (states_sizes(object)) return true;
+  return std::any_of(object.items().begin(), object.items().end(), [](const auto& item) {
+    return item.value().is_object() && !other_part(item.key()) && holds_sizes(item.value());
+  });
+}
+
 [[noreturn]] void ambiguous(const LanguagePart& part, const std::string& file,
                             const std::vector<std::string>& found) {
   throw InvalidInput(
@@ -53,7 +61,7 @@ std::string next_name(const LanguagePart& part, const std::string& file) {
   if (found.size() == 1) return found[0];
   if (states_one(object, hidden_names) || states_one(object, layer_names)) return "";
   for (const auto& [key, value] : object.items())
-    if (value.is_object() && !other_part(key) && states_sizes(value)) found.push_back(key);
+    if (value.is_object() && !other_part(key) && holds_sizes(value)) found.push_back(key);
   if (found.size() > 1) ambiguous(part, file, found);
   return found.empty() ? "" : found[0];
 }

@@ -269,7 +269,7 @@ LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, 
 }
 
 /// Layers from this one on use the keys and values of the layer of their kind before it (Gemma 4).
-std::int64_t first_reusing_layer(Reading& r, const std::vector<LayerMixer>& mixers) {
+std::int64_t first_reusing_layer(Reading& r, const std::vector<std::vector<LayerMixer>>& mixers) {
   if (r.family == nullptr || !r.family->layer_inputs) return r.model.layers;
   const auto count = r.keys.integer({"num_kv_shared_layers"}, 0, r.model.layers).value_or(0);
   if (count > 0)
@@ -282,7 +282,7 @@ std::int64_t first_reusing_layer(Reading& r, const std::vector<LayerMixer>& mixe
     if (std::find(mixers.begin(), first, *layer) == first)
       r.keys.fail("num_kv_shared_layers",
                   fmt::format("{} leaves no {} layer before the last {} whose keys and values they could use",
-                              count, mixer_name(*layer), count));
+                              count, mixer_name(layer->front()), count));
   return r.model.layers - count;
 }
 
@@ -334,38 +334,52 @@ std::int64_t head_dim(Reading& r, const std::vector<std::int64_t>& query) {
   return r.model.hidden / heads;
 }
 
+namespace {
+
+/// By mixer, query heads, KV heads, head dim, reuse of keys and values; the other fields follow from these.
+using KindsByShape =
+    std::map<std::tuple<LayerMixer, std::int64_t, std::int64_t, std::int64_t, bool>, std::size_t>;
+
+/// All layers have as many mixers of a kind as the first that has it.
+void add_to_kinds(Model& model, KindsByShape& known, LayerKind kind, int layer) {
+  const auto [at, fresh] =
+      known.emplace(std::tuple{kind.kind, kind.query_heads, kind.kv_heads, kind.head_dim_qk, kind.reuses_kv},
+                    model.kinds.size());
+  if (fresh) model.kinds.push_back(std::move(kind));
+  LayerKind& same = model.kinds[at->second];
+  if (same.layers.empty() || same.layers.back() != layer)
+    same.layers.push_back(layer);
+  else if (same.layers.size() == 1)
+    ++same.per_layer;
+}
+
+}  // namespace
+
 void read_layers(Reading& r) {
-  const auto mixers = read_mixers(r);
-  const auto present = [&](LayerMixer m) {
-    return std::find(mixers.begin(), mixers.end(), m) != mixers.end();
-  };
-  const bool no_softmax = std::all_of(mixers.begin(), mixers.end(), [](LayerMixer m) {
-    return m == LayerMixer::linear || m == LayerMixer::none;
-  });
+  const auto layers = read_mixers(r);
+  std::set<LayerMixer> all;
+  for (const auto& mixers : layers) all.insert(mixers.begin(), mixers.end());
+  const auto present = [&](LayerMixer m) { return all.count(m) > 0; };
+  const bool no_softmax = std::all_of(
+      all.begin(), all.end(), [](LayerMixer m) { return m == LayerMixer::linear || m == LayerMixer::none; });
   std::optional<LinearHeads> linear;
   if (present(LayerMixer::linear)) linear = read_linear_heads(r);
   const SoftmaxShape shape = no_softmax ? SoftmaxShape{} : softmax_shape(r, present(LayerMixer::sliding));
-  const std::int64_t first_reusing = first_reusing_layer(r, mixers);
+  const std::int64_t first_reusing = first_reusing_layer(r, layers);
   read_layer_inputs(r, first_reusing);
-  using Key = std::tuple<LayerMixer, std::int64_t, std::int64_t, std::int64_t, bool>;
-  std::map<Key, std::size_t> known;  // the other fields follow from these
-  for (std::size_t i = 0; i < mixers.size(); ++i) {
-    LayerKind kind;
-    if (mixers[i] == LayerMixer::linear) {
-      kind.kind = LayerMixer::linear;
-      kind.linear = linear;
-    } else if (mixers[i] == LayerMixer::none) {
-      kind.kind = LayerMixer::none;
-    } else {
-      kind = softmax_kind(r, mixers[i], shape, i);
-      kind.reuses_kv = static_cast<std::int64_t>(i) >= first_reusing;
+  KindsByShape known;
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    for (const LayerMixer mixer : layers[i]) {
+      LayerKind kind;
+      kind.kind = mixer;
+      if (mixer == LayerMixer::linear) {
+        kind.linear = linear;
+      } else if (mixer != LayerMixer::none) {
+        kind = softmax_kind(r, mixer, shape, i);
+        kind.reuses_kv = static_cast<std::int64_t>(i) >= first_reusing;
+      }
+      add_to_kinds(r.model, known, std::move(kind), static_cast<int>(i));
     }
-    const auto [at, fresh] =
-        known.emplace(Key{kind.kind, kind.query_heads, kind.kv_heads, kind.head_dim_qk, kind.reuses_kv},
-                      r.model.kinds.size());
-    if (fresh) r.model.kinds.push_back(kind);
-    r.model.kinds[at->second].layers.push_back(static_cast<int>(i));
-  }
   if (present(LayerMixer::sparse))
     r.note(fmt::format(
         "sparse-index attention: a query sees the {} keys that an indexer picks; priced by keys per "

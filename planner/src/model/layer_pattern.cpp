@@ -141,16 +141,8 @@ void refuse_contradiction(Reading& r, const Mixers& listed) {
     r.keys.fail("full_attention_interval", "disagrees with layer_types; keep the one that is true");
 }
 
-/// The blocks of a family's layers, over and over.
-Mixers from_parts(Reading& r, const std::vector<family::LayerPart>& parts) {
-  Mixers mixers;
-  for (std::size_t i = 0; i < layer_count(r); ++i) mixers.push_back(parts[i % parts.size()].mixer);
-  return mixers;
-}
-
 /// What the config or the family says of the pattern of layers.
 Mixers pattern(Reading& r) {
-  if (r.family != nullptr && !r.family->parts.empty()) return from_parts(r, r.family->parts);
   if (auto listed = mixers_of_lists(r)) {
     // A list of all layers says it; a window or a period beside it adds nothing.
     for (const char* key :
@@ -163,7 +155,7 @@ Mixers pattern(Reading& r) {
   if (r.family == nullptr) return of_unknown_family(r);
   switch (r.family->pattern) {
     case PatternRule::full:
-      if (r.keys.has({"sliding_window"}))
+      if (r.keys.has({"sliding_window"}) && r.keys.json().at("sliding_window") != false)
         r.note(fmt::format("sliding_window is set, but {} has no sliding layers", r.model.family));
       return Mixers(layer_count(r), LayerMixer::softmax);
     case PatternRule::window_all:
@@ -188,16 +180,26 @@ Mixers pattern(Reading& r) {
   throw InternalError("a layer pattern rule has no reader");
 }
 
+/// The mixers of each layer, in layers that have as many each.
+std::vector<Mixers> mixers_by_layer(Reading& r) {
+  if (r.family != nullptr && !r.family->mixers.empty())
+    return std::vector<Mixers>(layer_count(r), r.family->mixers);
+  std::vector<Mixers> layers;
+  for (const LayerMixer mixer : pattern(r)) layers.push_back({mixer});
+  return layers;
+}
+
 }  // namespace
 
-std::vector<LayerMixer> read_mixers(Reading& r) {
-  Mixers mixers = pattern(r);
-  if (r.family != nullptr && !r.family->attention_window.empty())
-    std::replace(mixers.begin(), mixers.end(), LayerMixer::softmax, LayerMixer::sliding);
-  if (r.keys.integer({"index_topk"}, 1, limit::window))
-    for (LayerMixer& mixer : mixers)
-      if (mixer == LayerMixer::softmax) mixer = LayerMixer::sparse;
-  return mixers;
+std::vector<std::vector<LayerMixer>> read_mixers(Reading& r) {
+  std::vector<Mixers> layers = mixers_by_layer(r);
+  const bool windows = r.family != nullptr && !r.family->attention_window.empty();
+  const bool sparse = r.keys.integer({"index_topk"}, 1, limit::window).has_value();
+  for (Mixers& mixers : layers) {
+    if (windows) std::replace(mixers.begin(), mixers.end(), LayerMixer::softmax, LayerMixer::sliding);
+    if (sparse) std::replace(mixers.begin(), mixers.end(), LayerMixer::softmax, LayerMixer::sparse);
+  }
+  return layers;
 }
 
 }  // namespace usp

@@ -47,10 +47,25 @@ void read_multipliers(Reading& r) {
   r.derive("MLP widths follow from ffn_multipliers");
 }
 
+/// A width for each layer in place of one.
+bool read_listed_widths(Reading& r) {
+  for (const char* key : mlp_width_names) {
+    if (!r.keys.is_array(key)) continue;
+    const std::vector<std::int64_t> listed = r.keys.per_layer(key, r.model.layers, 0, limit::width);
+    if (listed.empty()) return false;
+    r.model.dense_intermediate = *std::max_element(listed.begin(), listed.end());
+    if (std::any_of(listed.begin(), listed.end(), [&](auto width) { return width != listed.front(); }))
+      r.widths = listed;
+    return true;
+  }
+  return false;
+}
+
 void read_dense_width(Reading& r) {
   const auto rule = r.family == nullptr ? MlpWidthRule::stated : r.family->width;
   const bool llama4 = r.family != nullptr && r.family->moe == MoeRule::llama4;
   if (r.keys.is_array("ffn_multipliers")) return read_multipliers(r);
+  if (read_listed_widths(r)) return;
   if (rule != MlpWidthRule::four_hidden)
     r.model.dense_intermediate = llama4 ? r.keys.integer({"intermediate_size_mlp"}, 1, limit::width)
                                         : r.keys.integer(mlp_width_names, 1, limit::width);
@@ -110,11 +125,35 @@ void place_widths(Reading& r) {
                                                                                   : 0);
 }
 
+/// A model without experts has no layer that is said to hold them.
+void refuse_sparse_layers(Reading& r, std::optional<std::int64_t> experts) {
+  const auto refuse = [&](const std::string& key) {
+    const std::string why = experts ? "the config states 0 experts" : "no key states their number";
+    r.keys.fail(key.c_str(), "names layers with experts, and " + why + "; one of the two is wrong");
+  };
+  const auto types = r.keys.strings("mlp_layer_types").value_or(std::vector<std::string>{});
+  if (std::find(types.begin(), types.end(), "sparse") != types.end()) refuse("mlp_layer_types");
+  if (r.keys.is_array("moe_layer_freq")) {
+    const auto flags = r.keys.per_layer("moe_layer_freq", r.model.layers, 0, 1);
+    if (std::find(flags.begin(), flags.end(), 1) != flags.end()) refuse("moe_layer_freq");
+  }
+  for (const char* key : {"moe_layers", "moe_layers_enum"})
+    if (r.keys.has({key}) && !r.keys.json().at(key).empty()) refuse(key);
+  if (std::find(r.mlps.begin(), r.mlps.end(), BlockMlp::experts) != r.mlps.end()) refuse("num_experts");
+}
+
 }  // namespace
 
 void read_mlp(Reading& r) {
   const auto experts = expert_count(r);
+  if (experts.value_or(0) == 0) refuse_sparse_layers(r, experts);
   const MoeRule rule = r.family == nullptr ? MoeRule::by_keys : r.family->moe;
+  if (rule == MoeRule::none && experts.value_or(0) > 1)
+    r.keys.fail(
+        stated_expert_key(r).c_str(),
+        fmt::format("states {} experts, and {} has none; name the family that they are of (--model-key "
+                    "model_type=...), or take them away",
+                    *experts, r.model.family));
   if (r.family == nullptr)
     assume_gate(r);
   else

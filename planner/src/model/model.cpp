@@ -8,40 +8,45 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <string_view>
+#include <utility>
 
 namespace usp {
 
-std::size_t Model::kind_of(int layer) const {
+std::vector<std::size_t> Model::kinds_of(int layer) const {
+  std::vector<std::size_t> found;
   for (std::size_t k = 0; k < kinds.size(); ++k)
-    if (std::binary_search(kinds[k].layers.begin(), kinds[k].layers.end(), layer)) return k;
-  throw InternalError(fmt::format("layer {} belongs to no layer kind", layer));
+    if (std::binary_search(kinds[k].layers.begin(), kinds[k].layers.end(), layer)) found.push_back(k);
+  if (found.empty()) throw InternalError(fmt::format("layer {} belongs to no layer kind", layer));
+  return found;
 }
 
 std::vector<AlikeLayers> alike_layers(const Model& model, int first, int last) {
-  std::vector<AlikeLayers> groups;
-  std::int64_t found = 0;
-  for (const LayerKind& kind : model.kinds) {
-    std::map<std::int64_t, AlikeLayers> by_mlp;  // dense ones by width, those with experts last
-    for (const int layer : kind.layers) {
-      if (layer < first || layer >= last) continue;
-      const std::int64_t mlp = model.is_moe_layer(layer) ? std::numeric_limits<std::int64_t>::max()
-                                                         : model.mlp_width(layer).value_or(-1);
-      AlikeLayers& group = by_mlp[mlp];
-      group = {layer, group.count + 1};
-      ++found;
-    }
-    for (const auto& [mlp, group] : by_mlp) groups.push_back(group);
+  // By kinds, then dense ones by width, those with experts last.
+  std::map<std::pair<std::vector<std::size_t>, std::int64_t>, AlikeLayers> groups;
+  std::vector<std::vector<std::size_t>> kinds(static_cast<std::size_t>(last - first));
+  for (std::size_t k = 0; k < model.kinds.size(); ++k)
+    for (const int layer : model.kinds[k].layers)
+      if (layer >= first && layer < last) kinds[static_cast<std::size_t>(layer - first)].push_back(k);
+  for (int layer = first; layer < last; ++layer) {
+    std::vector<std::size_t>& of_layer = kinds[static_cast<std::size_t>(layer - first)];
+    expects(!of_layer.empty(), "each layer belongs to a layer kind");
+    const std::int64_t mlp = model.is_moe_layer(layer) ? std::numeric_limits<std::int64_t>::max()
+                                                       : model.mlp_width(layer).value_or(-1);
+    AlikeLayers& group = groups[{std::move(of_layer), mlp}];
+    group = {layer, group.count + 1};
   }
-  expects(found == last - first, "each layer belongs to one layer kind");
-  return groups;
+  std::vector<AlikeLayers> list;
+  for (const auto& [key, group] : groups) list.push_back(group);
+  return list;
 }
 
 std::int64_t Model::attention_layers() const {
-  std::int64_t count = 0;
+  std::set<int> found;  // a layer may have two kinds of softmax attention
   for (const auto& kind : kinds)
-    if (kind.has_softmax()) count += static_cast<std::int64_t>(kind.layers.size());
-  return count;
+    if (kind.has_softmax()) found.insert(kind.layers.begin(), kind.layers.end());
+  return static_cast<std::int64_t>(found.size());
 }
 
 bool Model::is_moe_layer(int layer) const {
@@ -95,6 +100,11 @@ std::vector<std::int64_t> even_ulysses_degrees_linear(const Model& model) {
       // Of the channels of short convolutions and of Mamba-1, degrees beyond the ranks of a host say nothing.
       [](const LayerKind& k) { return std::min<std::int64_t>(k.linear->value_heads, max_listed_degree); },
       [](const LayerKind& k, std::int64_t u) { return splits_linear_heads(*k.linear, u); });
+}
+
+std::string layer_count_text(const LayerKind& kind) {
+  return kind.per_layer == 1 ? fmt::format("{}", kind.layers.size())
+                             : fmt::format("{} x {}", kind.layers.size(), kind.per_layer);
 }
 
 std::string_view mixer_name(LayerMixer mixer) {

@@ -89,42 +89,40 @@ constexpr KeyNames layer_count_names = {"num_hidden_layers", "n_layer", "num_lay
                                         "num_transformer_layers"};
 
 /// Layers as the config counts them. Where it states none, a list that names every layer has the count.
-/// `parts` of one layer: some configs state layers and parts (LongCat: num_layers and num_hidden_layers).
-std::int64_t layers_of_config(Reading& r, std::int64_t parts) {
+/// `mixers` of one layer: some configs count both (LongCat-Flash: num_layers and num_hidden_layers).
+std::int64_t layers_of_config(Reading& r, std::int64_t mixers) {
   if (!r.keys.has(layer_count_names))
     for (const char* key : {"layers_block_type", "layer_types"})
       if (const auto names = r.keys.strings(key); names && !names->empty()) {
         r.derive(fmt::format("num_hidden_layers = {}: the entries of {}", names->size(), key));
         return static_cast<std::int64_t>(names->size());
       }
-  if (parts > 1) {
+  if (mixers > 1) {
     const auto whole = r.keys.integer({"num_layers"}, 1, limit::layers);
     const auto all = r.keys.integer({"num_hidden_layers"}, 1, limit::layers);
-    if (whole && all == parts * *whole) return *whole;
+    if (whole && all == mixers * *whole) return *whole;
   }
   return r.keys.need(layer_count_names, 1, limit::layers);
 }
 
-/// Layers as the planner counts them: with one mixer and at most one MLP each.
 void read_sizes(Reading& r) {
   r.model.hidden = r.keys.need({"hidden_size", "n_embd", "d_model", "model_dim", "n_embed"}, 1, limit::width);
-  const std::vector<family::LayerPart> parts =
-      r.family == nullptr ? std::vector<family::LayerPart>{} : r.family->parts;
-  const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(parts.size()));
-  r.model.layers = layers_of_config(r, count);
-  if (parts.empty()) return;
-  r.derive(fmt::format("{} layers of {} with {} mixers each are {} layers here", r.model.layers,
-                       r.model.family, count, count * r.model.layers));
-  for (std::int64_t i = 0; i < r.model.layers; ++i)
-    for (const family::LayerPart& part : parts) r.mlps.push_back(part.mlp);
-  r.model.layers *= count;
+  const std::vector<LayerMixer> mixers = r.family == nullptr ? std::vector<LayerMixer>{} : r.family->mixers;
+  r.model.layers = layers_of_config(r, std::max<std::int64_t>(1, static_cast<std::int64_t>(mixers.size())));
+  if (mixers.empty()) return;
+  std::vector<std::string> names;
+  for (const LayerMixer mixer : mixers) names.emplace_back(mixer_name(mixer));
+  r.derive(
+      fmt::format("each layer of {} has {} mixers: {}", r.model.family, mixers.size(), join(names, ", ")));
+  r.model.blocks_per_layer = r.family->blocks;
 }
 
-/// The dense MLP beside the experts counts as a shared expert of its width.
+/// Dense MLPs beside the experts count as shared experts of their width.
 void join_dense_to_experts(Reading& r) {
-  if (r.family == nullptr || r.family->parts.empty() || !r.model.moe || !r.model.dense_intermediate) return;
-  r.model.moe->shared_experts = 1;
-  r.model.moe->shared_intermediate = *r.model.dense_intermediate;
+  if (r.family == nullptr || r.family->dense_beside == 0 || !r.model.moe) return;
+  const std::int64_t width = r.keys.need(mlp_width_names, 1, limit::width);
+  r.model.moe->shared_experts = r.family->dense_beside;
+  r.model.moe->shared_intermediate = r.family->dense_beside * width;
 }
 
 }  // namespace

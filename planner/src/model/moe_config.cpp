@@ -197,6 +197,12 @@ std::optional<std::int64_t> expert_count(Reading& r) {
   return uniform(keys, expert_names, 0, max_experts);
 }
 
+std::string stated_expert_key(const Reading& r) {
+  for (const char* name : expert_names)
+    if (r.keys.has({name})) return name;
+  return "num_experts";
+}
+
 void read_experts(Reading& r, std::int64_t experts) {
   ConfigKeys keys = expert_keys(r);
   MixtureOfExperts moe;
@@ -207,6 +213,12 @@ void read_experts(Reading& r, std::int64_t experts) {
                 fmt::format("{} of {} experts per token cannot be", moe.experts_per_token, moe.experts));
   moe.moe_intermediate = expert_width(r, keys);
   moe.layers = moe_layers(r);
+  if (moe.layers.empty())
+    r.keys.fail(
+        stated_expert_key(r).c_str(),
+        fmt::format("states {} experts, and the other keys leave none of {} to hold them; one of the two "
+                    "is wrong",
+                    moe.experts, counted(r.model.layers, "layer")));
   read_shared_experts(r, moe);
   // Gemma 4 runs the dense MLP beside the experts of a layer.
   if (r.keys.boolean("enable_moe_block").value_or(false)) {

@@ -46,7 +46,10 @@ void count_experts(const Model& model, LayerParameters& layer) {
 
 LayerParameters count_layer(const Model& model, int index) {
   LayerParameters layer;
-  layer.attention = narrow(weights::attention(model, model.kinds[model.kind_of(index)]).total(), model);
+  Wide attention = 0;
+  for (const std::size_t kind : model.kinds_of(index))
+    attention += weights::attention(model, model.kinds[kind]).total() * model.kinds[kind].per_layer;
+  layer.attention = narrow(attention, model);
   if (model.details)
     layer.norms =
         narrow(Wide{model.details->norms_per_layer} * model.details->norm_vectors * model.hidden, model);
@@ -97,11 +100,13 @@ ParameterCount count_parameters(const Model& model) {
   ParameterCount count;
   count_embedding(model, count);
   count.mlp = count.experts = 0;
+  for (const LayerKind& kind : model.kinds) {
+    std::int64_t& sum = kind.is_linear() ? count.linear_attention : count.attention;
+    sum = narrow(Wide{sum} + weights::attention(model, kind).total() * kind.calls(), model);
+  }
   std::optional<std::int64_t> active_experts = 0;
   for (int i = 0; i < model.layers; ++i) {
     const LayerParameters layer = count_layer(model, i);
-    auto& attention = model.kinds[model.kind_of(i)].is_linear() ? count.linear_attention : count.attention;
-    attention = narrow(Wide{attention} + layer.attention, model);
     count.norms = narrow(Wide{count.norms} + layer.norms, model);
     add(count.mlp, layer.mlp, model);
     add(count.experts, layer.experts, model);

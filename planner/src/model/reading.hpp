@@ -27,8 +27,8 @@ struct Reading {
   void note(const std::string& sentence) { model.notes.push_back(sentence); }
 };
 
-/// What each layer does, one entry per layer; windows are found by layer_window.
-[[nodiscard]] std::vector<LayerMixer> read_mixers(Reading& r);
+/// The mixers of each layer, one entry per layer.
+[[nodiscard]] std::vector<std::vector<LayerMixer>> read_mixers(Reading& r);
 
 /// Mixers from lists that name every block, whatever the family: layer types, patterns of letters, lists of
 /// block configs, lists of layer numbers, periods. Empty when the config has none of them.
@@ -62,6 +62,7 @@ void read_layers(Reading& r);
 inline constexpr KeyNames mlp_width_names = {"intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"};
 /// Routed experts of a layer; empty when the config states none.
 [[nodiscard]] std::optional<std::int64_t> expert_count(Reading& r);
+[[nodiscard]] std::string stated_expert_key(const Reading& r);  ///< the key that states their number
 /// Fills Model::moe. @param experts of a layer; 0 refuses by the key's name
 void read_experts(Reading& r, std::int64_t experts);
 

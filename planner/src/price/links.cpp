@@ -25,7 +25,11 @@ bool alike(const topology::Cluster& cluster) {
 /// Devices per node when all nodes are alike and filled in order, so that one represents all; else 0.
 int uniform_node_size(const topology::Cluster& cluster) {
   if (cluster.nodes.empty() || cluster.devices.size() % cluster.nodes.size() != 0) return 0;
-  if (cluster.fabric.kind == topology::FabricKind::fat_tree) return 0;
+  // Hosts below one leaf meet on its uplinks, or not, as their places in the mesh are.
+  if (cluster.fabric.kind == topology::FabricKind::fat_tree &&
+      std::any_of(cluster.fabric.leaves.begin(), cluster.fabric.leaves.end(),
+                  [](const std::vector<int>& hosts) { return hosts.size() > 1; }))
+    return 0;
   const std::size_t size = cluster.devices.size() / cluster.nodes.size();
   for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
     const topology::Device& device = cluster.devices[i];
@@ -124,6 +128,15 @@ i64 LinkPricer::sources_followed(const Mesh& mesh, const Placement& placement) c
   return node_symmetric(mesh, placement) ? devices_per_node_ : i64{placement.groups()} * mesh.size();
 }
 
+/// Every host loads the uplinks of a rail as the one does that was followed.
+void LinkPricer::load_rails_of_all_hosts() {
+  for (const int i : inter_node_.loaded) {
+    const topology::ResourceKind kind = table_.resources()[static_cast<std::size_t>(i)].kind;
+    if (kind == topology::ResourceKind::leaf_up || kind == topology::ResourceKind::leaf_down)
+      inter_node_.bytes[static_cast<std::size_t>(i)] *= static_cast<double>(cluster_.nodes.size());
+  }
+}
+
 TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, schedule::Peers peers,
                                     RingShift shift) {
   TransferPattern result;
@@ -166,6 +179,7 @@ TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement
       result.peers = std::max(result.peers, others);
       result.intra_node_peers = std::max(result.intra_node_peers, near);
     }
+  if (one_node && cluster_.fabric.kind == topology::FabricKind::rail) load_rails_of_all_hosts();
   result.intra_node_s_per_byte = table_.busiest_s(intra_node_.bytes, intra_node_.loaded);
   result.inter_node_s_per_byte = table_.busiest_s(inter_node_.bytes, inter_node_.loaded);
   return result;

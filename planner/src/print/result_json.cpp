@@ -143,6 +143,7 @@ Json best_json(const PlanRequest& request, const PlanCandidate& c) {
     json["attention"].push_back(
         {{"kind", mixer_name(kind.kind)},
          {"layers", kind.layers.size()},
+         {"per_layer", kind.per_layer},
          {"forward", pass_json(layer.price.forward)},
          {"backward", request.workload.training ? pass_json(layer.price.backward) : Json(nullptr)}});
   }

@@ -85,7 +85,7 @@ std::string layers_text(const PlanRequest& request, const PlanCandidate& best) {
     const Heads heads(shape.query_heads, shape.kv_heads, layer.plan.mesh.ulysses, 1);
     std::vector<std::string> row = {
         std::string(mixer_name(kind.kind)) + (kind.window ? " " + format_tokens(*kind.window) : ""),
-        std::to_string(kind.layers.size()),
+        layer_count_text(kind),
         fmt::format("{}/{}", shape.query_heads, shape.kv_heads),
         fmt::format("{}/{}", heads.query_of(0).size(), heads.kv_of(0).size()),
         format_seconds(layer.price.forward.seconds),

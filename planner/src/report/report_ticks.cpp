@@ -80,6 +80,7 @@ Json report_ticks_json(const ReportInput& input) {
     trace.calibration = request.calibration;
     list.push_back({{"kind", mixer_name(kind.kind)},
                     {"layers", kind.layers.size()},
+                    {"per_layer", kind.per_layer},
                     {"forward", pass_json(price.forward, forward)},
                     {"backward", request.workload.training ? pass_json(price.backward, backward) : Json()},
                     {"ranks", layer.plan.mesh.size()},

@@ -9,6 +9,7 @@
 #include "usp/planner/step_input.hpp"
 #include "usp/planner/workload.hpp"
 #include "usp/schedule/limits.hpp"
+#include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -196,6 +197,15 @@ MemoryPolicy memory_policy_in(ObjectReader reader) {
   return memory;
 }
 
+void check_transport(const ExecutionOptions& execution, const topology::Cluster& cluster,
+                     const std::string& file) {
+  if (execution.transport == Transport::nccl && topology::on_host_cores(cluster))
+    throw InvalidInput(
+        {file, 0, "/execution/transport"},
+        "nccl carries data between GPUs, and the devices are ranks on the cores of their hosts; "
+        "leave it out");
+}
+
 ExecutionOptions execution_options_in(ObjectReader reader) {
   ExecutionOptions options;
   if (reader.find("transport") != nullptr)
@@ -300,7 +310,13 @@ AttentionShape shape_in(ObjectReader reader) {
   return shape;
 }
 
+/// @param tokens that a query could see
 Band band_in(ObjectReader& reader, i64 tokens) {
+  const auto refuse_void = [&](i64 before, std::optional<i64> after) {
+    if (masks_none(before, after, tokens))
+      reader.fail("window",
+                  fmt::format("has no effect: it reaches over all {} tokens; leave it out", tokens));
+  };
   const bool causal = reader.maybe_boolean("causal").value_or(true);
   if (const Json* sides = reader.find("window"); sides != nullptr && sides->is_array()) {
     std::vector<i64> side;
@@ -310,12 +326,12 @@ Band band_in(ObjectReader& reader, i64 tokens) {
     if (side.size() != 2) reader.fail("window", "two sides are needed: tokens before and after a query");
     if (reader.maybe_boolean("causal").value_or(false))
       reader.fail("window", "shows a query later tokens, and /causal is true");
+    refuse_void(side[0], side[1]);
     return {-side[1], side[0]};
   }
   const auto window = reader.maybe_integer("window", 1, max_tokens);
   if (window && !causal) reader.fail("window", "looks back from a causal query, and /causal is false");
-  if (window && *window >= tokens)
-    reader.fail("window", fmt::format("has no effect: it reaches over all {} tokens; leave it out", tokens));
+  if (window) refuse_void(*window - 1, std::nullopt);
   if (window) return {0, *window - 1};
   return causal ? Band{0, unbounded} : Band{};
 }
@@ -355,13 +371,15 @@ void read_documents(ObjectReader& reader, AttentionRequest& request) {
 
 void read_call(ObjectReader& reader, AttentionRequest& request) {
   request.shape = shape_in(reader.object("shape"));
-  request.band = band_in(reader, request.shape.q_tokens);
   request.score = score_in(reader);
   request.sink = reader.maybe_boolean("sink").value_or(false);
   request.return_lse = reader.maybe_boolean("return_lse").value_or(false);
   request.training = reader.maybe_boolean("training").value_or(true);
   if (reader.find("backend") != nullptr) request.backend = reader.enumeration<Backend>("backend");
   read_documents(reader, request);
+  const bool own_keys = request.kv_lengths.empty() && request.shape.kv_tokens == request.shape.q_tokens;
+  request.band = band_in(reader, own_keys ? longest_document(request.lengths, request.shape.q_tokens)
+                                          : std::max(request.shape.q_tokens, request.shape.kv_tokens));
   if (const auto fixed = reader.maybe_object("fixed")) {
     request.fixed = fixed_in(*fixed);
     if (request.fixed.head_chunks.value_or(1) > max_head_chunks)
@@ -403,6 +421,7 @@ std::unique_ptr<AttentionInput> read_attention_request(const std::string& text, 
       note(remark);
     if (stated.devices || stated.digest) check_cluster(stated, cluster_summary(input->cluster), file);
   }
+  check_transport(input->request.execution, input->cluster, file);
   reader.finish();
   input->request.cluster = &input->cluster;
   input->request.calibration = &input->calibration;
@@ -423,6 +442,7 @@ std::unique_ptr<StepInput> read_plan_request(const std::string& text, const std:
   read_request(reader, input->request);
   reader.finish();
   load_named(file, [&] { load_sources(sources, *input, note); });
+  check_transport(input->request.execution, input->cluster, file);
   if (const auto fault = request_fault(input->request))
     throw InvalidInput({file, 0, fault->pointer}, fault->why);
   // An echoed request states the calibration that its cluster names: nothing was asked for on another card.

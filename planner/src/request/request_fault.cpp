@@ -2,6 +2,7 @@
 #include "usp/planner/request_fault.hpp"
 
 #include "usp/base/text.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <fmt/format.h>
 
@@ -26,6 +27,20 @@ Fault of_dense_model(const PlanRequest& request) {
   if (w.expert_load != 1) return none("--expert-load", "/workload/expert_load");
   if (!w.expert_tensor) return none("--whole-experts", "/workload/expert_tensor");
   if (request.expert_overlap) return none("--overlap-experts", "/expert_overlap");
+  return std::nullopt;
+}
+
+/// What tensor ranks split or hold says nothing where a request has one.
+Fault of_tensor(const PlanRequest& request) {
+  if (request.fixed.tensor != 1) return std::nullopt;
+  const auto none = [](const char* flag, const char* pointer) {
+    return RequestFault{
+        flag, pointer,
+        "has no effect: it is of several tensor ranks, and tensor is 1; leave one of them out"};
+  };
+  if (!request.workload.expert_tensor) return none("--whole-experts", "/workload/expert_tensor");
+  if (!request.workload.sequence_parallel)
+    return none("--no-sequence-parallel", "/workload/sequence_parallel");
   return std::nullopt;
 }
 
@@ -97,23 +112,39 @@ Fault of_layers(const PlanRequest& request) {
   return std::nullopt;
 }
 
+/// The fixed choices, in words of flags and keys, with which no ring ships latents.
+std::vector<std::string> against_latents(const Constraints& fixed) {
+  std::vector<std::string> found;
+  if (fixed.ring == 1) found.emplace_back("ring 1");
+  if (fixed.ulysses.value_or(1) > 1) found.push_back(fmt::format("ulysses {}", *fixed.ulysses));
+  if (fixed.method.value_or(Method{}) != Method{})
+    found.push_back(fmt::format("method {}", word_of(*fixed.method)));
+  if (fixed.head_chunks.value_or(1) > 1) found.push_back(fmt::format("head_chunks {}", *fixed.head_chunks));
+  if (fixed.dkv_return.value_or(DkvReturn::circulate) != DkvReturn::circulate)
+    found.push_back(fmt::format("dkv_return {}", word_of(*fixed.dkv_return)));
+  return found;
+}
+
 Fault of_latents(const PlanRequest& request) {
   if (!request.latent_kv) return std::nullopt;
   const char *flag = "--latent-kv", *pointer = "/latent_kv";
   if (!request.model->mla)
     return RequestFault{flag, pointer,
                         "has no effect: " + request.model->name + " has no latent attention; leave it out"};
-  if (allows_latent(request)) return std::nullopt;
-  return RequestFault{
-      flag, pointer,
-      "a plain ring alone ships latents; free ulysses, method, dkv_return and head_chunks, and "
-      "a ring of 1"};
+  if (against_latents(request.fixed).empty()) return std::nullopt;
+  return RequestFault{flag, pointer,
+                      fmt::format("a plain ring alone ships latents; leave out {}",
+                                  join(against_latents(request.fixed), " and "))};
 }
 
 }  // namespace
 
+bool allows_latent(const PlanRequest& request) {
+  return request.model->mla && against_latents(request.fixed).empty();
+}
+
 std::optional<RequestFault> request_fault(const PlanRequest& request) {
-  for (const auto rule : {of_experts, of_offload, of_layers, of_latents})
+  for (const auto rule : {of_experts, of_tensor, of_offload, of_layers, of_latents})
     if (Fault fault = rule(request)) return fault;
   return std::nullopt;
 }

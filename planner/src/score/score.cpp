@@ -243,8 +243,8 @@ ScoreReport score(std::vector<ScoreRow> rows, const std::vector<ScoreMethod>& me
   if (std::none_of(report.rows.begin(), report.rows.end(),
                    [](const ScoreRow& r) { return r.synchronised; })) {
     report.notes.emplace_back(
-        "no row of the table waited for the device after each call: all are gated, and may hold the time of "
-        "their neighbours");
+        "no row of the table waited for the device after each call: those of groups long enough are gated "
+        "all the same, and may hold the time of their neighbours");
     for (ScoreRow& row : report.rows) row.synchronised = true;
   }
   report.groups = group_rows(report.rows, gate_tokens);

@@ -13,21 +13,13 @@
 namespace usp {
 namespace {
 
-/// The one that plans take first, then the others, in the calibration's order, then those that are made of
-/// them.
+/// The one that plans take first, then the others.
 std::vector<Backend> measured_backends(const Calibration& calibration) {
   std::vector<Backend> measured;
-  const auto add = [&](const std::string& word) {
-    if (const auto backend = find_backend(word)) measured.push_back(*backend);
-  };
-  add(calibration.kernel_backend);
-  for (const auto& [word, kernel] : calibration.other_kernels) add(word);
-  const auto known = [&](Backend part) {
-    return std::find(measured.begin(), measured.end(), part) != measured.end();
-  };
   for (const Backend backend : backends())
-    if (backend.has_parts() && known(backend.of(Pass::forward)) && known(backend.of(Pass::backward)))
-      measured.push_back(backend);
+    if (calibration.measured(backend)) measured.push_back(backend);
+  std::stable_partition(measured.begin(), measured.end(),
+                        [&](Backend backend) { return backend->word == calibration.kernel_backend; });
   return measured;
 }
 
@@ -58,18 +50,20 @@ std::string objection_to(Backend backend, const AttentionRequest& request) {
 /// What its best plan leaves to its fallback, whose kernels its price knows nothing of.
 std::string left_of(Backend backend, const AttentionResult& result) {
   i64 left = 0, all = 0;
-  std::string why;
+  std::string why, to;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const auto& steps = pass == Pass::forward ? result.forward_steps : result.backward_steps;
     if (!steps) continue;
     const Backend part = backend.of(pass);
+    const i64 others = steps->steps() - steps->of(part) + steps->mixed;
     all += steps->steps();
-    left += steps->steps() - steps->of(part) + steps->mixed;
-    if (why.empty() && !steps->why.empty()) why = schedule::text_of(steps->why.front(), part);
+    left += others;
+    if (others == 0 || !to.empty()) continue;
+    to = word_of(fallback_of(backend, pass));
+    if (!steps->why.empty()) why = schedule::text_of(steps->why.front(), part);
   }
   if (left == 0) return "";
-  return fmt::format("it leaves {} of {} steps to {}{}{}", left, all, word_of(last_fallback(backend)),
-                     why.empty() ? "" : ": ", why);
+  return fmt::format("it leaves {} of {} steps to {}{}{}", left, all, to, why.empty() ? "" : ": ", why);
 }
 
 }  // namespace

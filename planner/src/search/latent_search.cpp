@@ -28,13 +28,6 @@ PlanRequest ring_of_latents(const PlanRequest& request) {
   return latent;
 }
 
-bool allows_latent(const PlanRequest& request) {
-  const Constraints& fixed = request.fixed;
-  return request.model->mla && fixed.ring != 1 && fixed.ulysses.value_or(1) == 1 &&
-         fixed.method.value_or(Method{}) == Method{} && fixed.head_chunks.value_or(1) == 1 &&
-         fixed.dkv_return.value_or(DkvReturn::circulate) == DkvReturn::circulate;
-}
-
 void add_latent(const PlanRequest& request, StepPricer& pricer, PlanResult& result) {
   if (!allows_latent(request)) return;
   PlanRequest latent = ring_of_latents(request);

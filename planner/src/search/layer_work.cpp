@@ -56,11 +56,11 @@ double mlp_matrices(const Model& model) {
   return *model.gated_mlp ? 2 : 1;  // into the MLP; one leads out
 }
 
-double linear_core_seconds(const Model& model, int layer, const LayerShare& share,
+double linear_core_seconds(const Model& model, const LayerKind& kind, const LayerShare& share,
                            const LayerMachine& machine) {
   // Chunked kernels are products of small tiles: half of the sustained rate. An assumption.
   constexpr double small_tiles = 0.5;
-  return layer_flops(model, layer).linear_core * share.tokens / share.tensor /
+  return mixer_flops(model, kind).linear_core * share.tokens / share.tensor /
          (machine.gemm.peak_flops() * machine.gemm.card().sustained * small_tiles);
 }
 
@@ -71,19 +71,18 @@ double indexer_seconds(const SparseIndex& index, const LayerShare& share, const 
   return flops / (machine.gemm.peak_flops() * machine.gemm.card().sustained);
 }
 
-void add_attention(const Model& model, int layer, const LayerShare& s, const LayerMachine& machine,
-                   Products& products, LayerWork& work) {
-  const LayerKind& kind = model.kinds[model.kind_of(layer)];
+void add_mixer(const Model& model, const LayerKind& kind, const LayerShare& s, const LayerMachine& machine,
+               Products& products, LayerWork& work) {
   const double hidden = d(model.hidden), t = s.tokens;
   if (kind.kind == LayerMixer::none) return;
   if (kind.is_linear()) {
     const double out = d(kind.linear->value_heads) * d(kind.linear->value_dim);
-    const double all = layer_flops(model, layer).projections / 2 / hidden;
-    work.projections = products.add(t, std::max(1.0, all - out) / s.tensor, hidden);
-    const double core = linear_core_seconds(model, layer, s, machine);
+    const double all = mixer_flops(model, kind).projections / 2 / hidden;
+    work.projections += products.add(t, std::max(1.0, all - out) / s.tensor, hidden);
+    const double core = linear_core_seconds(model, kind, s, machine);
     work.projections += core;
     work.backward += 2 * core;
-    work.output = products.add(t, hidden, out / s.tensor);
+    work.output += products.add(t, hidden, out / s.tensor);
     return;
   }
   const double q = d(kind.query_heads) * d(kind.head_dim_qk), out = d(kind.query_heads) * d(kind.head_dim_v);
@@ -101,7 +100,7 @@ void add_attention(const Model& model, int layer, const LayerShare& s, const Lay
   } else {
     const double k = d(kind.kv_heads) * d(kind.head_dim_qk);
     const double v = kind.shared_kv ? 0 : d(kind.kv_heads) * d(kind.head_dim_v);
-    work.projections = products.add(t, (q * (kind.output_gate ? 2 : 1) + k + v) / s.tensor, hidden);
+    work.projections += products.add(t, (q * (kind.output_gate ? 2 : 1) + k + v) / s.tensor, hidden);
   }
   if (kind.sparse) {
     const SparseIndex& index = *kind.sparse;
@@ -112,7 +111,7 @@ void add_attention(const Model& model, int layer, const LayerShare& s, const Lay
     work.projections += scores;
     work.backward += 2 * scores;
   }
-  work.output = products.add(t, hidden, out / s.tensor);
+  work.output += products.add(t, hidden, out / s.tensor);
 }
 
 void add_mlp(const Model& model, int layer, const LayerShare& s, Products& products, LayerWork& work) {
@@ -152,7 +151,6 @@ constexpr double eager_norm = 2.5, eager_rotation = 5, eager_activation = 1.7;
 /// Fused as frameworks fuse them: a norm reads and writes once, rotary embedding runs in place, the
 /// activation reads gate and up and writes their product. Backward reads the gradient beside the inputs.
 Streams streams_of(const Model& model, int layer, const LayerShare& s) {
-  const LayerKind& kind = model.kinds[model.kind_of(layer)];
   const double whole = s.sequence_parallel ? s.tensor : 1;  // ranks that split a norm or a sum
   const double hidden = d(model.hidden) / whole;
   const double norms = model.details ? model.details->norms_per_layer : 2;
@@ -160,13 +158,15 @@ Streams streams_of(const Model& model, int layer, const LayerShare& s) {
   const double norm = s.fused ? 1 : eager_norm, rotation = s.fused ? 1 : eager_rotation;
   const double activation = s.fused ? 1 : eager_activation;
   e.norms = norm * norms * 2 * hidden;
-  e.residual = 2 * 3 * hidden;
-  e.backward = norm * norms * 3 * hidden + 2 * 3 * hidden;
-  if (kind.has_softmax()) {
+  e.residual = model.blocks_per_layer * 3 * hidden;
+  e.backward = norm * norms * 3 * hidden + model.blocks_per_layer * 3 * hidden;
+  for (const std::size_t k : model.kinds_of(layer)) {
+    const LayerKind& kind = model.kinds[k];
+    if (!kind.has_softmax()) continue;
     const double rotated = d(kind.query_heads + kind.kv_heads) * d(kind.head_dim_qk) / s.tensor;
     const double passes = model.details && model.details->qk_norm != QkNorm::none ? 2 : 1;
-    e.norms += rotation * passes * 2 * rotated;
-    e.backward += rotation * passes * 2 * rotated;
+    e.norms += kind.per_layer * rotation * passes * 2 * rotated;
+    e.backward += kind.per_layer * rotation * passes * 2 * rotated;
   }
   double width = d(model.mlp_width(layer).value_or(0));
   if (model.is_moe_layer(layer)) {
@@ -197,7 +197,9 @@ LayerWork layer_work(const Model& model, int layer, Precision dtype, const Layer
   LayerWork work;
   const double element = bytes_of(dtype);
   Products products(machine, machine.fp8 ? 1 : element, work);
-  add_attention(model, layer, share, machine, products, work);
+  for (const std::size_t k : model.kinds_of(layer))
+    for (int i = 0; i < model.kinds[k].per_layer; ++i)
+      add_mixer(model, model.kinds[k], share, machine, products, work);
   add_mlp(model, layer, share, products, work);
   const Streams e = streams_of(model, layer, share);
   const double second = share.tokens * element / streamed_bytes_s(machine.memory_bytes_s);
@@ -208,8 +210,9 @@ LayerWork layer_work(const Model& model, int layer, Precision dtype, const Layer
   // Norms, rotary embedding, activation, sums; their gradients and those of the norms' weights. Eager: the
   // operations of PyTorch's Llama one by one.
   const double forward_kernels = share.fused ? 7 : 26, backward_kernels = share.fused ? 14 : 45;
-  work.kernels += forward_kernels;
-  work.kernels_backward += backward_kernels;
+  const double pairs = model.blocks_per_layer / 2.0;  // of an attention and an MLP
+  work.kernels += pairs * forward_kernels;
+  work.kernels_backward += pairs * backward_kernels;
   return work;
 }
 

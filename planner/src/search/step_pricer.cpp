@@ -125,7 +125,7 @@ double StepPricer::attention_flops() const {
     if (!kind.has_softmax()) continue;
     const double pairs = visible_pairs(attention_documents(request_.workload, kind), request_.workload, kind);
     flops += 2 * pairs * static_cast<double>(kind.query_heads * (kind.head_dim_qk + kind.head_dim_v)) *
-             static_cast<double>(kind.layers.size());
+             static_cast<double>(kind.calls());
   }
   return flops / static_cast<double>(request_.workload.seq);
 }
@@ -191,7 +191,7 @@ double StepPricer::attention_seconds(const std::vector<LayerAttention>& attentio
   const bool training = request_.workload.training;
   double seconds = 0;
   for (const LayerAttention& layer : attention) {
-    const auto layers = static_cast<double>(request_.model->kinds[layer.kind].layers.size());
+    const auto layers = static_cast<double>(request_.model->kinds[layer.kind].calls());
     seconds += layers * (layer.price.forward.seconds * (training ? 2 : 1) +
                          (training ? layer.price.backward.seconds : 0));
   }

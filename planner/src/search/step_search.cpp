@@ -65,15 +65,19 @@ class Search {
   }
 
   void try_mesh(const Degrees& d) {
-    const LegalityInput input{request_.model,
-                              &workload_,
-                              pricer_.world(),
-                              pricer_.devices_per_node(),
-                              fixed_.head_chunks.value_or(1),
-                              global_batch_of(request_)};
+    LegalityInput input{request_.model,
+                        &workload_,
+                        pricer_.world(),
+                        pricer_.devices_per_node(),
+                        fixed_.head_chunks.value_or(1),
+                        global_batch_of(request_)};
     if (std::string reason = unsupported_reason(input, d.tensor, d.data, {1, d.ring, d.ulysses});
         !reason.empty()) {
       result_.rejected.push_back({d.ring, d.ulysses, d.data, d.tensor, std::move(reason)});
+      input.global_batch.reset();
+      if (!request_.global_batch &&
+          unsupported_reason(input, d.tensor, d.data, {1, d.ring, d.ulysses}).empty())
+        least_replicas_ = std::min(least_replicas_.value_or(d.data), d.data);
       return;
     }
     if (request_.latent_kv && (d.ring == 1 || d.ulysses > 1)) {
@@ -246,6 +250,9 @@ class Search {
     if (const auto fixed = fixed_degrees(); !fixed.empty())
       list.push_back(fmt::format("free the degrees that are fixed ({})", fmt::join(fixed, ", ")));
     if (fixed_.head_chunks.value_or(1) > 1) list.emplace_back("fewer --head-chunks");
+    if (least_replicas_)
+      list.push_back(
+          fmt::format("--objective throughput: {} replicas, which take a batch each", *least_replicas_));
     if (workload_.microbatches > 1) list.emplace_back("--microbatches that divide a replica's rows");
     list.emplace_back("use a device count whose divisors fit the heads, with --nodes or --devices");
     return list;
@@ -259,7 +266,8 @@ class Search {
   const PlanRequest& request_;
   StepPricer& pricer_;
   const Constraints& fixed_;
-  std::vector<int> links_order_;  ///< of the devices along their links; empty: the natural one
+  std::optional<int> least_replicas_;  ///< of a mesh that only the given batch forbids
+  std::vector<int> links_order_;       ///< of the devices along their links; empty: the natural one
   std::optional<Best> best_;
   std::vector<std::pair<Choice, double>> considered_;        ///< of the mesh, with seconds of attention
   std::map<std::tuple<int, int, int, i64>, Best> attended_;  ///< by key_of, where several stages are tried

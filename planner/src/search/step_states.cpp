@@ -30,7 +30,8 @@ Estimate StepPricer::group_time(Collective operation, i64 ranks, i64 stride, dou
       near > 1 ? request_.calibration->comm.time(operation, static_cast<int>(near), bytes) : Estimate{};
   if (nodes <= 1) return time;
   if (nic_bytes_s_ <= 0)
-    throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
+    throw MissingValue({"cluster", 0, "nics"}, "the rate of the NICs between hosts",
+                       "give it with --nic 8x400G");
   // `stride` groups cross at once and share the node's NICs; one ring enters each node once per group.
   const double line_s = bytes * d(nodes - 1) / d(nodes) * d(stride) / nic_bytes_s_;
   const auto crossing = [&](NetworkOperation part) {
@@ -62,7 +63,8 @@ Estimate StepPricer::expert_time(i64 ranks, i64 stride, double bytes, double cop
                       : Estimate{};
   if (near == ranks) return time;
   if (nic_bytes_s_ <= 0)
-    throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
+    throw MissingValue({"cluster", 0, "nics"}, "the rate of the NICs between hosts",
+                       "give it with --nic 8x400G");
   // Each device sends through its share of the host's NICs, at an all-to-all's rate, as kernels made for the
   // exchange do (DeepEP: 43 to 58 of 50 GB/s).
   const double hosts = d((ranks + near - 1) / near);
@@ -165,11 +167,10 @@ void StepPricer::add_gathers(PlanCandidate& c, const StateShare& s, StepContext&
   step.nic_backward = w.training ? (element + gradient) * crossing : 0;
   step.gathers_shown_s = exposed.seconds;
   add(c, "ZeRO-3 gathers that show", exposed.seconds, exposed.band,
-      fmt::format(
-          "{} ms of gathers and gradient scatters, ahead of use: what exceeds the compute, and {}% of "
-          "the rest for the multiprocessors that they hold",
-          format_fixed((forward.seconds + backward.seconds) * 1e3, 0),
-          format_fixed(100 * beside_products, 0)));
+      fmt::format("{} of gathers and gradient scatters, ahead of use: what exceeds the compute, and {}% of "
+                  "the rest for the multiprocessors that they hold",
+                  format_seconds(forward.seconds + backward.seconds),
+                  format_fixed(100 * beside_products, 0)));
   c.extrapolation |= gather.extrapolation;
 }
 

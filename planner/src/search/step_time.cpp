@@ -118,8 +118,7 @@ void StepPricer::add_attention(PlanCandidate& c, const std::vector<LayerAttentio
   double forward = 0, backward = 0, forward_band = 0, backward_band = 0;
   double exposed = 0;
   for (const LayerAttention& layer : attention) {
-    const double layers =
-        d(static_cast<i64>(request_.model->kinds[layer.kind].layers.size())) * step.per_stage;
+    const double layers = d(request_.model->kinds[layer.kind].calls()) * step.per_stage;
     const double one = clocked(layer.price.forward, request_.older_forward);
     forward += layers * one;
     forward_band += layers * one * layer.price.forward.band;
@@ -132,8 +131,9 @@ void StepPricer::add_attention(PlanCandidate& c, const std::vector<LayerAttentio
     exposed += layers * layer.price.backward.exposed_s;
     c.extrapolation |= layer.price.backward.extrapolation;
   }
-  const std::string shown = fmt::format("schedule priced tick by tick; {} ms of exchange show in both passes",
-                                        format_fixed(exposed * 1e3, 0));
+  const std::string shown = fmt::format("schedule priced tick by tick; {} of the exchange shows{}",
+                                        exposed > 0 ? format_seconds(exposed) : std::string("none"),
+                                        w.training ? " in both passes" : "");
   const double again = w.training && attention_again(w.recompute) ? step.again * forward : 0;
   // Which kernels run and how well their rate is known are independent errors.
   const auto with_unknown = [&](double band, double seconds) {
@@ -155,8 +155,7 @@ void StepPricer::add_scores(PlanCandidate& c, double forward_s, StepContext& ste
   double pairs = 0;
   for (const LayerKind& kind : request_.model->kinds)
     if (kind.has_softmax())
-      pairs += d(w.seq) * d(w.seq) * d(w.rows_per_microbatch()) * d(kind.query_heads) *
-               d(static_cast<i64>(kind.layers.size()));
+      pairs += d(w.seq) * d(w.seq) * d(w.rows_per_microbatch()) * d(kind.query_heads) * d(kind.calls());
   const double one = pairs * step.per_stage / c.choice.tensor() / c.choice.mesh.size() /
                      streamed_bytes_s(machine_.memory_bytes_s);
   const double again = w.training && attention_again(w.recompute) ? step.again : 0;
@@ -219,6 +218,7 @@ void StepPricer::add_tensor(PlanCandidate& c, StepContext& step) const {
   const Workload& w = step.workload;
   const double activation = d(local_tokens(c.choice)) * d(request_.model->hidden * bytes_of(w.dtype));
   const double layers = d(request_.model->layers) * step.per_stage;
+  const int blocks = request_.model->blocks_per_layer;
   const double forwards = 1 + (w.training && layer_again(w.recompute) ? step.again : 0);
   const double weights_s = step.per_stage * step.work.layers.backward / 2;  // gradients of weights hide them
   double seconds = 0, band = 0;
@@ -226,23 +226,25 @@ void StepPricer::add_tensor(PlanCandidate& c, StepContext& step) const {
   if (w.sequence_parallel) {
     const Estimate gather = group_time(Collective::all_gather, tensor, 1, activation);
     const Estimate scatter = group_time(Collective::reduce_scatter, tensor, 1, activation);
-    const double pair = layers * 2 * (gather.seconds + scatter.seconds);
+    const double pair = layers * blocks * (gather.seconds + scatter.seconds);
     seconds = forwards * pair;
     // Backward gathers the output's gradient in sight; it gathers the input again and scatters its gradient
     // beside the products of the weights' gradients.
-    if (w.training) seconds += layers * 2 * gather.seconds + shows(pair, weights_s);
+    if (w.training) seconds += layers * blocks * gather.seconds + shows(pair, weights_s);
     band = std::max(gather.band, scatter.band);
-    reason =
-        "2 all-gathers and 2 reduce-scatters of the layer's activation show in a forward pass, 2 "
-        "all-gathers in backward, the rest beside gradients of weights";
+    reason = fmt::format(
+        "{0} all-gathers and {0} reduce-scatters of the layer's activation show in a forward pass, {0} "
+        "all-gathers in backward, the rest beside gradients of weights",
+        blocks);
   } else {
     const Estimate reduce = group_time(Collective::all_reduce, tensor, 1, activation);
-    const double pair = layers * 2 * reduce.seconds;
+    const double pair = layers * blocks * reduce.seconds;
     seconds = forwards * pair + (w.training ? shows(pair, weights_s) : 0);
     band = reduce.band;
-    reason =
-        "2 all-reduces of the layer's activation show in a forward pass, those of backward beside "
-        "gradients of weights";
+    reason = fmt::format(
+        "{} all-reduces of the layer's activation show in a forward pass, those of backward beside "
+        "gradients of weights",
+        blocks);
   }
   add(c, "tensor-parallel exchange", seconds, band, reason);
   step.forward_s += seconds / (w.training ? 2 : 1);
@@ -291,7 +293,8 @@ void StepPricer::add_pipeline(PlanCandidate& c, StepContext& step) const {
   // Neighbouring stages lie world / stages devices apart.
   const bool inside = world_ <= domain_devices_;
   if (!inside && nic_bytes_s_ <= 0)
-    throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
+    throw MissingValue({"cluster", 0, "nics"}, "the rate of the NICs between hosts",
+                       "give it with --nic 8x400G");
   const double hop = (inside ? request_.calibration->comm.hop(request_.execution.transport, bytes)
                              : links_->between_hosts(NetworkOperation::hop, 2, 1, bytes,
                                                      bytes * devices_per_node_ / nic_bytes_s_))

@@ -56,6 +56,15 @@ void check_workload(const Workload& w) {
   if (!w.documents.empty()) check_documents(w.documents, w.seq);
 }
 
+std::int64_t longest_document(const std::vector<std::int64_t>& documents, std::int64_t tokens) {
+  return documents.empty() ? tokens : *std::max_element(documents.begin(), documents.end());
+}
+
+bool masks_none(std::int64_t before, std::optional<std::int64_t> after, std::int64_t tokens) {
+  const std::int64_t last = tokens - 1;
+  return before >= last && after.value_or(last) >= last;
+}
+
 void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t tokens) {
   check_document_count(static_cast<std::int64_t>(lengths.size()), "--documents");
   std::int64_t sum = 0;

@@ -99,7 +99,8 @@ def options_of(recipe: Recipe, device, *, backend: str = "auto", check: bool | N
             raise UsageError(f"backend is {backend!r} and the mesh is one of CPUs; give 'cpu' or 'auto'")
         backend = "cpu"
     elif backend == "auto":
-        backend = recipe.backend if recipe.backend != "cpu" and _loads(recipe.backend) else _gpu_backend(device)
+        planned = recipe.backend != "cpu" and _loads(recipe.backend, device)
+        backend = recipe.backend if planned else _gpu_backend(device)
     if not _built(backend):
         raise EnvironmentFault(f"backend is {backend!r}, without which this libusp.so was built ({library_path()}); install "
                                "usp-attention where nvcc is (and cuDNN's headers, for cudnn), or choose another backend")
@@ -116,20 +117,20 @@ def options_of(recipe: Recipe, device, *, backend: str = "auto", check: bool | N
 
 
 def _gpu_backend(device) -> str:
-    """cudnn where it loads; with this project's forward kernels on compute capability 9.0."""
-    if not _loads("cudnn"):
-        return "mma"
-    return "hopper_cudnn" if torch.cuda.get_device_capability(device)[0] == 9 else "cudnn"
+    """The fastest that the card runs and that loads."""
+    return next((backend for backend in ("hopper_cudnn", "cudnn") if _loads(backend, device)), "mma")
 
 
-def _loads(backend: str) -> bool:
-    """Whether libusp.so was built with it and what it needs is there: cuDNN by the soname that torch's libraries need."""
+def _loads(backend: str, device) -> bool:
+    """Whether libusp.so was built with it, what it needs is there, and the card runs it."""
     if not _built(backend):
         return False
-    if "cudnn" not in backend:
+    if backend.startswith("hopper") and torch.cuda.get_device_capability(device)[0] != 9:
+        return False
+    if not backend.endswith("cudnn"):
         return True
     try:
-        ctypes.CDLL("libcudnn.so.9")
+        ctypes.CDLL("libcudnn.so.9")  # by the soname that torch's own libraries need
     except OSError:
         return False
     return True

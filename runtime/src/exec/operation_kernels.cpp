@@ -10,8 +10,9 @@ namespace {
 }
 
 [[nodiscard]] kernels::AttendGradArgs attend_grad_args(const StepCall& c) {
-  return {c[Tensor::q],  c[Tensor::k],  c[Tensor::v],  c[Tensor::d_o], c[Tensor::lse],    c[Tensor::delta],
-          c[Tensor::dq], c[Tensor::dk], c[Tensor::dv], c.scope,        c.step->overwrite, c[Tensor::o]};
+  return {c[Tensor::q],      c[Tensor::k],  c[Tensor::v],         c[Tensor::d_o], c[Tensor::lse],
+          c[Tensor::delta],  c[Tensor::dq], c[Tensor::dk],        c[Tensor::dv],  c.scope,
+          c.step->overwrite, c[Tensor::o],  c.step->overwrite_dkv};
 }
 
 /// A step of the kernel.

@@ -72,7 +72,7 @@ struct DeltaArgs {
 ///
 /// `overwrite`: dq, dk and dv hold nothing yet. They are not read, and all rows of the scope's heads are
 /// written (zero where there is no pair); backends that say so may then write them in the input type, rounded
-/// once.
+/// once. `overwrite_dkv`: dk and dv hold nothing yet, whatever dq holds.
 struct AttendGradArgs {
   ConstView q, k, v, d_o, lse, delta;
   View dq, dk, dv;
@@ -81,12 +81,34 @@ struct AttendGradArgs {
   /// The final o, of the input or the accumulator type, for a backend that asks (wants_o); data null: not
   /// given. Such a backend, given o, needs no delta.
   ConstView o;
+  bool overwrite_dkv = false;
+
+  [[nodiscard]] bool overwrites_dkv() const { return overwrite || overwrite_dkv; }
 };
+
+/// Calls for one block of keys each, one after the other. They share the queries and all that is per query:
+/// AttendArgs q, o, lse, sink; AttendGradArgs q, d_o, lse, delta, dq, o; of the scope all but the slices.
+/// `overwrite` of AttendArgs is that of the first call, and no later one has it; in AttendGradArgs a later
+/// one says overwrite_dkv alone. Non-owning; at least one block.
+template <class Args>
+struct BlockList {
+  const Args* blocks = nullptr;
+  i64 count = 0;
+
+  [[nodiscard]] const Args& front() const { return blocks[0]; }
+  [[nodiscard]] const Args* begin() const { return blocks; }
+  [[nodiscard]] const Args* end() const { return blocks + count; }
+};
+using AttendBlocks = BlockList<AttendArgs>;
+using AttendGradBlocks = BlockList<AttendGradArgs>;
 
 /// Checks that views and scope of a call fit together and into the rows the slices name; every backend's
 /// prepare and delta call these first, with its rounds_results(). Throws InternalError.
 void check(const AttendArgs& args, bool rounds_results = false);
 void check(const DeltaArgs& args);
 void check(const AttendGradArgs& args, bool rounds_results = false);
+/// The same of every block, and that they share what they have to.
+void check(const AttendBlocks& list, bool rounds_results = false);
+void check(const AttendGradBlocks& list, bool rounds_results = false);
 
 }  // namespace usp::kernels

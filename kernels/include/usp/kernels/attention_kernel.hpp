@@ -33,7 +33,7 @@ class PreparedStep {
   virtual ~PreparedStep() = default;
 
   /// Whether views, scope and flags are those of prepare, whatever the addresses.
-  [[nodiscard]] bool fits(const Args& args) const { return form_ == StepForm<Args>(args); }
+  [[nodiscard]] bool fits(const Args& args) const { return form_.fits(args); }
   /// Computes, in memory at any addresses; scope.slices is not read. Allocates nothing and decides nothing,
   /// so that a CUDA graph may capture it. Throws InternalError for arguments that do not fit: prepare anew.
   void run(const Args& args) {
@@ -49,6 +49,8 @@ class PreparedStep {
 
 using PreparedAttend = PreparedStep<AttendArgs>;
 using PreparedAttendGrad = PreparedStep<AttendGradArgs>;
+using PreparedAttendBlocks = PreparedStep<AttendBlocks>;
+using PreparedAttendGradBlocks = PreparedStep<AttendGradBlocks>;
 
 /// A backend. Any of bf16, fp16, fp32 with an fp32 state, or fp64 with an fp64 state; q, k and v of one type,
 /// d_o of that or the accumulator type. Results do not depend on how the work is spread over threads.
@@ -73,6 +75,11 @@ class AttentionKernel {
   /// serves later ones, so that steps that come and go allocate none in the end.
   [[nodiscard]] virtual std::unique_ptr<PreparedAttend> prepare(const AttendArgs& args) = 0;
   [[nodiscard]] virtual std::unique_ptr<PreparedAttendGrad> prepare(const AttendGradArgs& args) = 0;
+  /// A list of blocks of keys, in the order of the list. A backend that has no way of its own computes one
+  /// block after the other.
+  [[nodiscard]] virtual std::unique_ptr<PreparedAttendBlocks> prepare_blocks(const AttendBlocks& list);
+  [[nodiscard]] virtual std::unique_ptr<PreparedAttendGradBlocks> prepare_blocks(
+      const AttendGradBlocks& list);
   virtual void delta(const DeltaArgs& args) = 0;
 };
 
@@ -80,6 +87,10 @@ class AttentionKernel {
 template <class Args>
 void run_once(AttentionKernel& kernel, const Args& args) {
   kernel.prepare(args)->run(args);
+}
+template <class Args>
+void run_once(AttentionKernel& kernel, const BlockList<Args>& list) {
+  kernel.prepare_blocks(list)->run(list);
 }
 
 }  // namespace usp::kernels

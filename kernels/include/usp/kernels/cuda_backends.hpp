@@ -39,4 +39,8 @@ struct CudaKernelOptions {
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_hopper_kernel(Memory& memory,
                                                                   const CudaKernelOptions& options = {});
 
+/// Forward as the hopper kernel, backward as cuDNN's, which leaves to the hopper kernel what it does not do.
+[[nodiscard]] std::unique_ptr<AttentionKernel> make_hopper_cudnn_kernel(
+    Memory& memory, const CudaKernelOptions& options = {});
+
 }  // namespace usp::kernels

@@ -3,6 +3,9 @@
 
 #include "usp/kernels/attention_args.hpp"
 
+#include <algorithm>
+#include <vector>
+
 /// What a prepared step fixes of its arguments: everything but addresses, seeds and the contents of lists.
 namespace usp::kernels {
 
@@ -37,6 +40,7 @@ struct StepForm;
 template <>
 struct StepForm<AttendArgs> {
   explicit StepForm(const AttendArgs& args);
+  [[nodiscard]] bool fits(const AttendArgs& args) const { return *this == StepForm(args); }
   friend bool operator==(const StepForm&, const StepForm&) = default;
 
   ViewForm q, k, v, o, lse;
@@ -47,11 +51,23 @@ struct StepForm<AttendArgs> {
 template <>
 struct StepForm<AttendGradArgs> {
   explicit StepForm(const AttendGradArgs& args);
+  [[nodiscard]] bool fits(const AttendGradArgs& args) const { return *this == StepForm(args); }
   friend bool operator==(const StepForm&, const StepForm&) = default;
 
   ViewForm q, k, v, d_o, lse, delta, dq, dk, dv, o;
   ScopeForm scope;
-  bool overwrite;
+  bool overwrite, overwrite_dkv;
+};
+
+template <class Args>
+struct StepForm<BlockList<Args>> {
+  explicit StepForm(const BlockList<Args>& list) : blocks(list.begin(), list.end()) {}
+  [[nodiscard]] bool fits(const BlockList<Args>& list) const {
+    return std::equal(blocks.begin(), blocks.end(), list.begin(), list.end(),
+                      [](const StepForm<Args>& form, const Args& args) { return form.fits(args); });
+  }
+
+  std::vector<StepForm<Args>> blocks;
 };
 
 /// Throws InternalError.

@@ -190,7 +190,8 @@ class BackwardStep final : public PreparedAttendGrad {
     AttendGradArgs rest = sums;
     rest.scope.slices = slices;
     rest.scope.slice_count = rest_count_;
-    rest.overwrite = false;
+    rest.scope.use.reset();  // the plan names no other than this one
+    rest.overwrite = rest.overwrite_dkv = false;
     return rest;
   }
 
@@ -241,9 +242,9 @@ class BackwardStep final : public PreparedAttendGrad {
     // A first block that covers all rows writes them; the others add.
     const schedule::BandBlock& front = blocks_.front().planned.block;
     const bool covers_q = a.overwrite && front.q_rows == Range{0, a.dq.rows};
-    const bool covers_k = a.overwrite && dk_rows(front) == Range{0, a.dk.rows};
+    const bool covers_k = a.overwrites_dkv() && dk_rows(front) == Range{0, a.dk.rows};
     if (a.overwrite && !covers_q) memory.fill(heads_of(a.dq, heads), 0);
-    if (a.overwrite && !covers_k) {
+    if (a.overwrites_dkv() && !covers_k) {
       memory.fill(heads_of(a.dk, kv), 0);
       memory.fill(heads_of(a.dv, kv), 0);
     }

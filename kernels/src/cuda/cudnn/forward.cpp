@@ -116,6 +116,7 @@ class ForwardStep final : public PreparedAttend {
     AttendArgs rest = state;
     rest.scope.slices = slices;
     rest.scope.slice_count = rest_count_;
+    rest.scope.use.reset();  // the plan names no other than this one
     rest.overwrite = false;
     rest.sink = nullptr;
     return rest;

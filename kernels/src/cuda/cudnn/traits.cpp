@@ -25,6 +25,11 @@ enum Part : int { block, state, input, delta, workspace };
   return share.rest.empty() && share.blocks.size() == 1 && share.blocks.front().q_rows == Range{0, q_rows};
 }
 
+/// Of what computes the rest of the plan's calls.
+void add_fallback(const ScratchStep& s, ScratchParts& parts) {
+  fallback_of(s.plan.backend, s.schedule.pass)->add_scratch(s, parts);
+}
+
 void add_attend(const ScratchStep& s, ScratchParts& parts) {
   const ScratchRows rows(s);
   const BlockSplit share = divided(s, false);
@@ -41,7 +46,7 @@ void add_attend(const ScratchStep& s, ScratchParts& parts) {
                   align_buffer(rows.bytes(b.q_rows.size(), heads, 1, DType::fp32)));
   if (rows.type(Tensor::o) != DType::fp32)
     parts.use(cudnn_traits, state, align_buffer(rows.of(Tensor::q, heads, dv, DType::fp32)));
-  if (!share.rest.empty()) cudnn_traits.fallback->add_scratch(s, parts);
+  if (!share.rest.empty()) add_fallback(s, parts);
 }
 
 /// The fallback needs a delta.
@@ -49,7 +54,7 @@ void leave_grad(const ScratchStep& s, ScratchParts& parts) {
   const ScratchRows rows(s);
   if (s.step[Tensor::delta] < 0)
     parts.use(cudnn_traits, delta, align_buffer(rows.of(Tensor::q, rows.query_heads(), 1, DType::fp32)));
-  cudnn_traits.fallback->add_scratch(s, parts);
+  add_fallback(s, parts);
 }
 
 /// Gradients that cuDNN writes where they belong.
@@ -103,7 +108,7 @@ void add_scratch(const ScratchStep& s, ScratchParts& parts) {
   const bool own = s.step.backend.use == Backend(cudnn_traits);
   if (s.step.is(schedule::operations::attend_grad)) return own ? add_grad(s, parts) : leave_grad(s, parts);
   if (own) return add_attend(s, parts);
-  cudnn_traits.fallback->add_scratch(s, parts);
+  add_fallback(s, parts);
 }
 
 }  // namespace

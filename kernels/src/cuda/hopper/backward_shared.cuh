@@ -26,7 +26,7 @@ struct BackwardShape {
 
 /// A claim as the block's warps read it; row -1: no more work.
 struct GradClaim {
-  int row, kv_head, batch, steps, segment_begin, segment_end, head_begin, head_end;
+  int row, kv_head, batch, steps, segment_begin, segment_end, head_begin, head_end, block, unused[3];
 };
 
 /// What the consumers need to know of a step.

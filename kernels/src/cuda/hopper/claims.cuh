@@ -17,7 +17,7 @@ struct ClaimedTile {
 };
 [[nodiscard]] __device__ __forceinline__ ClaimedTile claim_tile(const CommonParams& p) {
   const int number = atomicAdd(p.next_claim, 1);
-  if (number >= p.claim_count) return {{-1, 0, 0, 0}, 0};
+  if (number >= p.claim_count) return {{-1, 0, 0, 0, 0}, 0};
   const int per_section = p.tile_count * p.section_heads, section = number / per_section;
   const int first = section * p.section_heads, size = min(p.section_heads, p.heads_of_all - first);
   const int rest = number - section * per_section;

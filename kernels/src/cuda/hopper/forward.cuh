@@ -44,19 +44,19 @@ __device__ __forceinline__ void load_all(const ForwardParams& p, const ForwardSh
     load_rows<S::Dk, query_rows>(block_address(shared.q + q.place * S::q_bytes), p.q,
                                  {0, claim.head - p.q_head_begin, claim.row, claim.batch}, q_full);
     q.advance();
-    const int kv_head = claim.head / p.group;
+    const int kv_head = claim.head / p.group - p.kv_begin;
     each_key_tile<S::keys>(p, claim, [&](const KeySegment& segment, int key) {
       const Barrier k_full = shared.k_full(kv.place), v_full = shared.v_full(kv.place),
                     v_landed = shared.v_landed(kv.place);
       shared.k_empty(kv.place).wait(kv.parity ^ 1);
       k_full.arrive_with_bytes(S::k_bytes);
-      load_rows<S::Dk, S::keys>(block_address(shared.k + kv.place * S::k_bytes), p.k,
-                                {0, kv_head - p.k_head_begin, key, claim.batch}, k_full);
+      load_rows<S::Dk, S::keys>(block_address(shared.k + kv.place * S::k_bytes), p.k[segment.block],
+                                {0, kv_head, key, claim.batch}, k_full);
       shared.v_empty(kv.place).wait(kv.parity ^ 1);
       const bool last = key + S::keys > segment.end;
       (last ? v_landed : v_full).arrive_with_bytes(S::v_bytes);
-      load_rows<S::Dv, S::keys>(block_address(shared.v + kv.place * S::v_bytes), p.v,
-                                {0, kv_head - p.v_head_begin, key, claim.batch}, last ? v_landed : v_full);
+      load_rows<S::Dv, S::keys>(block_address(shared.v + kv.place * S::v_bytes), p.v[segment.block],
+                                {0, kv_head, key, claim.batch}, last ? v_landed : v_full);
       if (last) v_full.arrive();
       kv.advance();
     });

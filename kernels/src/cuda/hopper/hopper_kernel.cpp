@@ -3,6 +3,7 @@
 
 #include "../state/state.hpp"
 #include "../tiles/resources.hpp"
+#include "block_tiles.hpp"
 #include "dispatch.hpp"
 #include "tensor_map.hpp"
 
@@ -54,65 +55,53 @@ template <class Args>
   return !a.scope.query_heads.empty() && a.q.batch != 0;
 }
 
-[[nodiscard]] int steps_of(const QuerySegment& s) {
-  return (s.end - s.begin + step_rows - 1) / step_rows;
-}
-
-/// Counts the tiles of `rows` rows that each tile meets.
-template <class Segment>
-void count_streamed_tiles(TileTable<Segment>& table, int rows) {
-  for (TileEntry& tile : table.tiles)
-    for (int i = tile.segment_begin; i < tile.segment_end; ++i) {
-      const Segment& s = table.segments[static_cast<std::size_t>(i)];
-      tile.streamed_tiles += (s.end - s.begin + rows - 1) / rows;
-    }
-}
-
-/// Tiles of keys that see the same queries begin at different ones, since additions to one row of dQ at one
-/// time wait for each other: a segment that reaches over a tile's own rows is cut there, and its first part
-/// comes last.
-[[nodiscard]] TileTable<QuerySegment> staggered(TileTable<QuerySegment> table) {
-  std::vector<QuerySegment> segments;
-  for (TileEntry& tile : table.tiles) {
-    const auto first = static_cast<int>(segments.size());
-    for (int i = tile.segment_begin; i < tile.segment_end; ++i) {
-      QuerySegment s = table.segments[static_cast<std::size_t>(i)], before = s;
-      const int cut = s.begin + std::max(tile.row - s.begin, 0) / step_rows % steps_of(s) * step_rows;
-      s.begin = before.end = cut;
-      segments.push_back(s);
-      if (before.begin < before.end) segments.push_back(before);
-    }
-    tile.segment_begin = first, tile.segment_end = static_cast<int>(segments.size());
-  }
-  table.segments = std::move(segments);
-  return table;
-}
-
 /// Heads of which each brings `bytes` to L2, so many that they fill a section together.
 [[nodiscard]] int section_heads(i64 section, i64 bytes, i64 heads) {
   return static_cast<int>(std::clamp<i64>(section / std::max<i64>(bytes, 1), 1, heads));
 }
 
+/// A call for one block is a list of one.
 template <class Args>
-void make_room(Resources& r, const Args& a) {
+[[nodiscard]] BlockList<Args> as_list(const Args& a) {
+  return {&a, 1};
+}
+template <class Args>
+[[nodiscard]] BlockList<Args> as_list(const BlockList<Args>& list) {
+  return list;
+}
+
+template <class Args>
+void make_room(Resources& r, const BlockList<Args>& list) {
+  const Args& a = list.front();
   r.make_room(a.q, a.q.type, a.scope.query_heads, Role::q);
+  if (list.count > 1) return;  // blocks of lists are read in place
   r.make_room(a.k, a.q.type, a.scope.kv_heads(), Role::k);
   r.make_room(a.v, a.q.type, a.scope.kv_heads(), Role::v);
 }
 
+template <class V>
+[[nodiscard]] V part_of(V view, Range heads) {
+  view.data = view.at(0, 0, heads.begin), view.heads = heads;
+  return view;
+}
+
 /// What the launches of both passes share.
 template <class Params, class Args, class Table>
-void describe(Params& p, Engine& engine, const Args& a, const Table& table, int q_box, int key_box) {
+void describe(Params& p, Engine& engine, const BlockList<Args>& list, const Table& table, int q_box,
+              int key_box) {
   Resources& r = engine.resources;
+  const Args& a = list.front();
+  const Range kv_heads = a.scope.kv_heads();
   const ConstView q = r.readable(a.q, a.q.type, a.scope.query_heads, Role::q);
-  const ConstView k = r.readable(a.k, a.q.type, a.scope.kv_heads(), Role::k);
-  const ConstView v = r.readable(a.v, a.q.type, a.scope.kv_heads(), Role::v);
-  p.q = row_boxes(q, q_box), p.k = row_boxes(k, key_box), p.v = row_boxes(v, key_box);
-  p.q_head_begin = static_cast<int>(q.heads.begin);
-  p.k_head_begin = static_cast<int>(k.heads.begin), p.v_head_begin = static_cast<int>(v.heads.begin);
+  p.q = row_boxes(q, q_box);
+  for (i64 i = 0; i < list.count; ++i) {
+    const Args& block = list.blocks[i];
+    p.k[i] = row_boxes(part_of(r.readable(block.k, a.q.type, kv_heads, Role::k), kv_heads), key_box);
+    p.v[i] = row_boxes(part_of(r.readable(block.v, a.q.type, kv_heads, Role::v), kv_heads), key_box);
+  }
+  p.q_head_begin = static_cast<int>(q.heads.begin), p.kv_begin = static_cast<int>(kv_heads.begin);
   p.tiles = table.tiles(), p.segments = table.segments(), p.slices = table.slices();
   p.next_claim = reinterpret_cast<int*>(engine.claims->data());
-  p.tile_count = table.tile_count(a.overwrite);
   p.claim_count = p.tile_count * p.heads_of_all;
   p.head_begin = static_cast<int>(a.scope.query_heads.begin);
   p.group = a.scope.group;
@@ -124,33 +113,40 @@ void describe(Params& p, Engine& engine, const Args& a, const Table& table, int 
   engine.resources.memory().set_bytes(engine.claims->data(), 0, engine.claims->bytes());
 }
 
-/// A step of the kernel itself.
-class ForwardStep final : public PreparedAttend {
+/// A step of the kernel itself: `Given` is AttendArgs or a list of them.
+template <class Given>
+class ForwardStep final : public PreparedStep<Given> {
  public:
-  ForwardStep(Engine& engine, const AttendArgs& a) : PreparedAttend(a), engine_(engine) {
+  ForwardStep(Engine& engine, const Given& given) : PreparedStep<Given>(given), engine_(engine) {
+    const AttendBlocks list = as_list(given);
+    const AttendArgs& a = list.front();
     if (!is_work(a)) return;
     tile_ = forward_tile(a.q.width, a.v.width);
-    const SliceList slices{a.scope.slices, a.scope.slice_count};
-    TileTable<KeySegment> table = tiles_of_queries(slices, a.q.rows, query_rows);
-    count_streamed_tiles(table, tile_.keys);
-    table_.emplace(engine.resources.tables(), slices, table);
-    make_room(engine.resources, a);
+    const BlockSlices slices(list);
+    table_.emplace(engine.resources.tables(), slices.list(),
+                   query_tiles(slices.list(), a.q.rows, tile_.keys));
+    make_room(engine.resources, list);
   }
 
  private:
-  void enqueue(const AttendArgs& a) override {
+  void enqueue(const Given& given) override {
+    const AttendBlocks list = as_list(given);
+    const AttendArgs& a = list.front();
     if (!table_ || table_->tile_count(a.overwrite) == 0) return;
     const device::DeviceScope on(engine_.resources.device());
     ForwardParams p;
     p.heads = static_cast<int>(a.scope.query_heads.size());
     p.heads_of_all = static_cast<int>(a.scope.query_heads.size() * a.q.batch);
-    const i64 kv_bytes = a.k.rows * (a.k.width + a.v.width) * bytes_of(a.k.type);
+    i64 keys = 0;
+    for (const AttendArgs& block : list) keys += block.k.rows;
+    const i64 kv_bytes = keys * (a.k.width + a.v.width) * bytes_of(a.k.type);
     p.section_heads = section_heads(section_bytes, kv_bytes / a.scope.group, p.heads_of_all);
     p.q_rows = static_cast<int>(a.q.rows);
     p.sink = a.sink;
     p.o = strided(a.o);
     p.o_pieces = divides(a.o, 16, 16 / bytes_of(a.o.type));
-    describe(p, engine_, a, *table_, query_rows, tile_.keys);
+    p.tile_count = table_->tile_count(a.overwrite);
+    describe(p, engine_, list, *table_, query_rows, tile_.keys);
     forward(p, tile_, a.q.type, engine_.resources.memory().stream());
     a.scope.progress();
   }
@@ -160,31 +156,36 @@ class ForwardStep final : public PreparedAttend {
   std::optional<DeviceTable<KeySegment>> table_;  ///< empty: no work
 };
 
-class BackwardStep final : public PreparedAttendGrad {
+template <class Given>
+class BackwardStep final : public PreparedStep<Given> {
  public:
-  BackwardStep(Engine& engine, const AttendGradArgs& a) : PreparedAttendGrad(a), engine_(engine) {
+  BackwardStep(Engine& engine, const Given& given) : PreparedStep<Given>(given), engine_(engine) {
+    const AttendGradBlocks list = as_list(given);
+    const AttendGradArgs& a = list.front();
     if (!is_work(a)) return;
-    const SliceList slices{a.scope.slices, a.scope.slice_count};
-    TileTable<QuerySegment> table = staggered(tiles_of_keys(slices, a.dk.rows, key_rows));
-    count_streamed_tiles(table, step_rows);
+    const BlockSlices slices(list);
+    std::vector<GradRows> rows;
+    for (const AttendGradArgs& block : list) rows.push_back({block.dk.rows, block.overwrites_dkv()});
     Resources& r = engine.resources;
-    table_.emplace(r.tables(), slices, table);
-    make_room(r, a);
+    table_.emplace(r.tables(), slices.list(), key_tiles(slices.list(), rows));
+    make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
     direct_ = a.dq.type == DType::fp32 && divides(a.dq, 16, 4);
     if (!direct_) r.reserve(Role::dq, sum_of(a).elements() * bytes_of(DType::fp32));
   }
 
  private:
-  void enqueue(const AttendGradArgs& a) override {
+  void enqueue(const Given& given) override {
     if (!table_) return;
+    const AttendGradBlocks list = as_list(given);
+    const AttendGradArgs& a = list.front();
     const device::DeviceScope on(engine_.resources.device());
     Memory& memory = engine_.resources.memory();
     const ViewRegion all{{0, a.dq.rows}, a.scope.query_heads};
     View sum = a.dq;
     if (!direct_) sum = sum_of(a), sum.data = engine_.resources.scratch(Role::dq);
     if (!direct_ || a.overwrite) memory.fill(part_of(sum, a.scope.query_heads), 0);
-    if (table_->tile_count(a.overwrite) != 0) add_grads(a, sum);
+    if (table_->tile_count(true) != 0) add_grads(list, sum);
     if (!direct_)
       memory.copy_region(sum, all, a.dq, all, a.overwrite ? WriteMode::overwrite : WriteMode::accumulate);
     a.scope.progress();
@@ -194,27 +195,29 @@ class BackwardStep final : public PreparedAttendGrad {
   [[nodiscard]] static View sum_of(const AttendGradArgs& a) {
     return {nullptr, DType::fp32, a.q.batch, a.q.rows, a.scope.query_heads, a.dq.width};
   }
-  [[nodiscard]] static View part_of(View view, Range heads) {
-    view.data = view.at(0, 0, heads.begin), view.heads = heads;
-    return view;
-  }
 
-  void add_grads(const AttendGradArgs& a, const View& dq) {
+  void add_grads(const AttendGradBlocks& list, const View& dq) {
+    const AttendGradArgs& a = list.front();
     const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
     const ConstView d_o = engine_.resources.readable(a.d_o, a.q.type, heads, Role::d_o);
     BackwardParams p;
     p.d_o = row_boxes(d_o, step_rows), p.dq = sum_boxes(dq, step_rows);
     p.d_o_head_begin = static_cast<int>(d_o.heads.begin), p.dq_head_begin = static_cast<int>(dq.heads.begin);
-    p.head_end = static_cast<int>(heads.end);
-    p.kv_begin = static_cast<int>(kv.begin), p.kv_heads = static_cast<int>(kv.size());
+    p.head_end = static_cast<int>(heads.end), p.kv_heads = static_cast<int>(kv.size());
     p.heads_of_all = static_cast<int>(kv.size() * a.q.batch);
     const i64 query_bytes =
         a.q.rows * ((a.q.width + a.v.width) * bytes_of(a.q.type) + dq.width * bytes_of(dq.type));
     p.section_heads = section_heads(grad_section_bytes, query_bytes * a.scope.group, p.heads_of_all);
-    p.dk_rows = static_cast<int>(a.dk.rows), p.dqk = static_cast<int>(a.q.width);
+    p.dqk = static_cast<int>(a.q.width);
     p.scale = static_cast<float>(a.scope.terms->scale);
-    p.delta = strided(a.delta), p.dk = strided(a.dk), p.dv_out = strided(a.dv);
-    describe(p, engine_, a, *table_, step_rows, key_rows);
+    p.delta = strided(a.delta);
+    for (i64 i = 0; i < list.count; ++i) {
+      const AttendGradArgs& block = list.blocks[i];
+      p.grads[i] = {strided(block.dk), strided(block.dv), static_cast<int>(block.dk.rows),
+                    block.overwrites_dkv()};
+    }
+    p.tile_count = table_->tile_count(true);
+    describe(p, engine_, list, *table_, step_rows, key_rows);
     backward(p, a.q.type, engine_.resources.memory().stream());
   }
 
@@ -256,20 +259,28 @@ class HopperKernel final : public AttentionKernel {
   [[nodiscard]] std::unique_ptr<PreparedAttend> prepare(const AttendArgs& a) override {
     check(a, rounds_results());
     const device::DeviceScope on(engine_.resources.device());
-    Decision decision = decide(a, cuda::call_traits(a, engine_.compute_major));
-    if (decision.own) return std::make_unique<ForwardStep>(engine_, a);
+    Decision decision = decide(a);
+    if (decision.own) return std::make_unique<ForwardStep<AttendArgs>>(engine_, a);
     return std::make_unique<LeftStep<AttendArgs, Pass::forward>>(engine_, a, std::move(decision.departures));
   }
   [[nodiscard]] std::unique_ptr<PreparedAttendGrad> prepare(const AttendGradArgs& a) override {
     check(a, rounds_results());
     const device::DeviceScope on(engine_.resources.device());
-    schedule::CallTraits call = cuda::call_traits(a, engine_.compute_major);
-    call.backward = true;
-    call.deterministic = engine_.resources.deterministic();
-    Decision decision = decide(a, call);
-    if (decision.own) return std::make_unique<BackwardStep>(engine_, a);
+    Decision decision = decide(a);
+    if (decision.own) return std::make_unique<BackwardStep<AttendGradArgs>>(engine_, a);
     return std::make_unique<LeftStep<AttendGradArgs, Pass::backward>>(engine_, a,
                                                                       std::move(decision.departures));
+  }
+  [[nodiscard]] std::unique_ptr<PreparedAttendBlocks> prepare_blocks(const AttendBlocks& list) override {
+    if (!is_one_launch(list)) return AttentionKernel::prepare_blocks(list);
+    const device::DeviceScope on(engine_.resources.device());
+    return std::make_unique<ForwardStep<AttendBlocks>>(engine_, list);
+  }
+  [[nodiscard]] std::unique_ptr<PreparedAttendGradBlocks> prepare_blocks(
+      const AttendGradBlocks& list) override {
+    if (!is_one_launch(list)) return AttentionKernel::prepare_blocks(list);
+    const device::DeviceScope on(engine_.resources.device());
+    return std::make_unique<BackwardStep<AttendGradBlocks>>(engine_, list);
   }
   void delta(const DeltaArgs& a) override {
     check(a);
@@ -278,6 +289,26 @@ class HopperKernel final : public AttentionKernel {
   }
 
  private:
+  [[nodiscard]] Decision decide(const AttendArgs& a) {
+    return hopper::decide(a, cuda::call_traits(a, engine_.compute_major));
+  }
+  [[nodiscard]] Decision decide(const AttendGradArgs& a) {
+    schedule::CallTraits call = cuda::call_traits(a, engine_.compute_major);
+    call.backward = true;
+    call.deterministic = engine_.resources.deterministic();
+    return hopper::decide(a, call);
+  }
+  /// Whether the kernel computes all blocks at once. They share all that it decides by.
+  template <class Args>
+  [[nodiscard]] bool is_one_launch(const BlockList<Args>& list) {
+    check(list, rounds_results());
+    const auto in_place = [](const Args& a) {
+      return is_read_in_place(a.k, a.q.type) && is_read_in_place(a.v, a.q.type);
+    };
+    return list.count <= max_blocks && decide(list.front()).own &&
+           std::all_of(list.begin(), list.end(), in_place);
+  }
+
   Engine engine_;
 };
 

@@ -3,6 +3,7 @@
 
 #include "../tiles/strided.hpp"
 #include "../tiles/tables.hpp"
+#include "tile_rows.hpp"
 
 #include <cstdint>
 #include <cuda.h>
@@ -13,18 +14,19 @@ namespace usp::kernels::hopper {
 
 using namespace tiles;
 
-/// Query rows of a tile of the forward kernel: 64 for each of two warpgroups.
-inline constexpr int query_rows = 128;
-/// Key rows of a tile of the backward kernel, 64 for each of two warpgroups, and query rows of a step.
-inline constexpr int key_rows = 128, step_rows = 64;
 /// Heads whose K and V (forward) or Q, dO and dQ (backward) fill this much are worked on together, so that
 /// they stay in L2.
 inline constexpr i64 section_bytes = i64{32} << 20, grad_section_bytes = i64{40} << 20;
 
+/// Blocks of keys of a call at most.
+inline constexpr int max_blocks = 16;
+
 /// Blocks of threads claim tiles of the table, one head each: by sections of heads, in a section by falling
 /// work.
 struct CommonParams {
-  CUtensorMap q, k, v;  ///< (column, head, row, batch); boxes of 64 columns of one head
+  /// (column, head, row, batch); boxes of 64 columns of one head. Keys and values: of each block, from the
+  /// first KV head of the call on.
+  CUtensorMap q, k[max_blocks], v[max_blocks];
   const TileEntry* tiles = nullptr;
   const DeviceSlice* slices = nullptr;
   int* next_claim = nullptr;  ///< zero at launch
@@ -32,7 +34,8 @@ struct CommonParams {
   int heads_of_all = 0;           ///< heads times batch: query heads forward, KV heads backward
   int section_heads = 1;          ///< of them in a section; the last section may have fewer
   int head_begin = 0, group = 1;  ///< query heads of the call, and of a KV head
-  int q_head_begin = 0, k_head_begin = 0, v_head_begin = 0;  ///< of the views
+  int kv_begin = 0;               ///< KV heads of the call
+  int q_head_begin = 0;           ///< of the view
   int dv = 0;
   float scale_log2 = 1;
   bool overwrite = false;
@@ -49,16 +52,23 @@ struct ForwardParams : CommonParams {
   bool o_pieces = false;  ///< rows of o are whole aligned pieces of 16 bytes
 };
 
+/// Where dK and dV of a block go.
+struct BlockGrads {
+  Strided dk, dv;
+  int rows = 0;
+  bool overwrite = false;
+};
+
 struct BackwardParams : CommonParams {
   CUtensorMap d_o;  ///< as q
   CUtensorMap dq;   ///< boxes of 32 columns of fp32
   const QuerySegment* segments = nullptr;
-  int head_end = 0;
-  int kv_begin = 0, kv_heads = 0;
+  BlockGrads grads[max_blocks];
+  int head_end = 0, kv_heads = 0;
   int d_o_head_begin = 0, dq_head_begin = 0;  ///< of the views
-  int dk_rows = 0, dqk = 0;
+  int dqk = 0;
   float scale = 1;
-  Strided delta, dk, dv_out;
+  Strided delta;
 };
 
 /// Padded head dims are template arguments.

@@ -131,6 +131,11 @@ __device__ __forceinline__ void store_fragment(std::uint32_t at, const std::uint
                "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
+/// Adds to neighbouring floats in global memory, which begin on a boundary of 8 bytes; nothing is waited for.
+__device__ __forceinline__ void add_global_pair(float* to, float2 x) {
+  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};\n" ::"l"(to), "f"(x.x), "f"(x.y)
+               : "memory");
+}
 __device__ __forceinline__ void store_shared_pair(std::uint32_t at, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(at), "f"(x), "f"(y) : "memory");
 }

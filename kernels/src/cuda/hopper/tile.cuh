@@ -69,6 +69,16 @@ __device__ __forceinline__ void store_row(typename T::type* to, const float (&x)
   }
 }
 
+/// Adds up to two neighbouring floats to a row that no other thread of the launch writes.
+__device__ __forceinline__ void add_pair(float* row, int column, int width, bool pairs, float2 x) {
+  if (pairs && column + 1 < width) {
+    add_global_pair(row + column, x);
+    return;
+  }
+  if (column < width) row[column] += x.x;
+  if (column + 1 < width) row[column + 1] += x.y;
+}
+
 /// What a row of a tile sees of the columns, counted from the tile's first.
 struct Interval {
   int begin, end;

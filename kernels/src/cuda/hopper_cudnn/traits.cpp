@@ -10,7 +10,7 @@ const BackendTraits hopper_cudnn_traits = {.word = "hopper_cudnn",
                                            .on_gpu = true,
                                            .rounds_results = true,
                                            .preference = 2,
-                                           .fallback = &mma_traits,
+                                           .fallback = &hopper_traits,
                                            .forward = &hopper_traits,
                                            .backward = &cudnn_traits};
 

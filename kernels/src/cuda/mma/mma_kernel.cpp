@@ -33,12 +33,12 @@ void check_type(DType io) {
 
 /// What all launches of a step share, but for the table's segments.
 template <class Args, class Table>
-void describe(Common& p, Resources& r, const Args& a, const Table& table) {
+void describe(Common& p, Resources& r, const Args& a, const Table& table, bool overwrite) {
   const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
   p.q = r.input(a.q, a.q.type, heads, Role::q);
   p.k = r.input(a.k, a.q.type, kv, Role::k);
   p.v = r.input(a.v, a.q.type, kv, Role::v);
-  p.tile_count = table.tile_count(a.overwrite);
+  p.tile_count = table.tile_count(overwrite);
   p.tiles = table.tiles();
   p.slices = table.slices();
   p.q_rows = static_cast<int>(a.q.rows);
@@ -50,7 +50,7 @@ void describe(Common& p, Resources& r, const Args& a, const Table& table) {
   p.dv = static_cast<int>(a.v.width);
   p.shared_per_block = r.shared_per_block(), p.shared_per_sm = r.shared_per_sm();
   p.device = r.device();
-  p.overwrite = a.overwrite;
+  p.overwrite = overwrite;
   p.terms = terms_of(*a.scope.terms);
 }
 
@@ -82,7 +82,7 @@ class ForwardStep final : public PreparedAttend {
     if (!table_ || table_->tile_count(a.overwrite) == 0) return;
     const device::DeviceScope on(r_.device());
     ForwardParams p;
-    describe(p, r_, a, *table_);
+    describe(p, r_, a, *table_, a.overwrite);
     p.segments = table_->segments();
     p.o = strided(a.o);
     p.lse = strided(a.lse);
@@ -104,7 +104,8 @@ class BackwardStep final : public PreparedAttendGrad {
     if (backward_shared_bytes(dims_.dk, dims_.dv, dims_.terms, 1) > r.shared_per_block())
       dims_ = padded_dims(a.q.width, a.v.width, true);  // smaller tiles
     r.need_shared(backward_shared_bytes(dims_.dk, dims_.dv, dims_.terms, 1));
-    keys_.emplace(r.tables(), slices, tiles_of_keys(slices, a.dk.rows, backward_keys(dims_.dk, dims_.terms)));
+    keys_.emplace(r.tables(), slices,
+                  tiles_of_keys(slices, {a.dk.rows}, backward_keys(dims_.dk, dims_.terms)));
     make_room(r, a);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
     if (r.deterministic()) {
@@ -135,9 +136,9 @@ class BackwardStep final : public PreparedAttendGrad {
   }
 
   void key_grad(const AttendGradArgs& a, const Strided& d_o, const View& dq) {
-    if (keys_->tile_count(a.overwrite) == 0) return;
+    if (keys_->tile_count(a.overwrites_dkv()) == 0) return;
     BackwardParams p;
-    describe(p, r_, a, *keys_);
+    describe(p, r_, a, *keys_, a.overwrites_dkv());
     p.segments = keys_->segments();
     p.d_o = d_o;
     p.lse = strided(a.lse), p.delta = strided(a.delta);
@@ -151,7 +152,7 @@ class BackwardStep final : public PreparedAttendGrad {
   void query_grad_alone(const AttendGradArgs& a, const Strided& d_o) {
     if (queries_->tile_count(a.overwrite) == 0) return;
     QueryGradParams p;
-    describe(p, r_, a, *queries_);
+    describe(p, r_, a, *queries_, a.overwrite);
     p.segments = queries_->segments();
     p.d_o = d_o;
     p.lse = strided(a.lse), p.delta = strided(a.delta), p.dq = strided(a.dq);

@@ -15,15 +15,15 @@ namespace {
   return value;
 }
 
-[[nodiscard]] bool is_read_in_place(const ConstView& view, DType io) {
-  return view.type == io && view.width % 8 == 0 && divides(view, 16, 8);
-}
-
 [[nodiscard]] View copy_of(const ConstView& view, DType io, Range heads) {
   return {nullptr, io, view.batch, view.rows, heads, (view.width + 7) / 8 * 8};
 }
 
 }  // namespace
+
+bool is_read_in_place(const ConstView& view, DType io) {
+  return view.type == io && view.width % 8 == 0 && divides(view, 16, 8);
+}
 
 Resources::Resources(Memory& memory, const CudaKernelOptions& options)
     : memory_(memory), options_(options), tables_(memory), device_(memory.device()) {

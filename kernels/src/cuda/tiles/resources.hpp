@@ -16,6 +16,9 @@ namespace usp::kernels::tiles {
 /// Operands that scratch memory may hold a copy of.
 enum class Role { q, k, v, d_o, dq, count };
 
+/// Whether copies of 16 bytes can read the rows of a view, which is of the type `io`.
+[[nodiscard]] bool is_read_in_place(const ConstView& view, DType io);
+
 /// What all steps of a kernel share: memory of tables, scratch that each step uses in turn, limits of the
 /// GPU.
 class Resources {

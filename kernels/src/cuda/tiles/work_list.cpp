@@ -68,9 +68,10 @@ template <class Segment>
   return tiles;
 }
 
-/// Heavy tiles first: what is left for the end of the grid is small.
+/// Heavy tiles first: what is left for the end of the grid is small. Each block has tiles from its first on.
 template <class Segment>
-[[nodiscard]] TileTable<Segment> in_order(const std::vector<std::vector<Segment>>& tiles, int tile_rows) {
+[[nodiscard]] TileTable<Segment> in_order(const std::vector<std::vector<Segment>>& tiles, int tile_rows,
+                                          const std::vector<std::size_t>& first_tiles) {
   std::vector<std::size_t> order(tiles.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::vector<i64> work(tiles.size());
@@ -81,8 +82,10 @@ template <class Segment>
   for (const std::size_t tile : order) {
     const int begin = static_cast<int>(table.segments.size());
     table.segments.insert(table.segments.end(), tiles[tile].begin(), tiles[tile].end());
-    table.tiles.push_back(
-        {static_cast<int>(tile) * tile_rows, begin, static_cast<int>(table.segments.size()), 0});
+    const auto next_block = std::upper_bound(first_tiles.begin(), first_tiles.end(), tile);
+    table.tiles.push_back({static_cast<int>(tile - next_block[-1]) * tile_rows, begin,
+                           static_cast<int>(table.segments.size()), 0,
+                           static_cast<int>(next_block - first_tiles.begin()) - 1});
     if (!tiles[tile].empty()) ++table.busy;
   }
   return table;
@@ -170,18 +173,24 @@ TileTable<KeySegment> tiles_of_queries(const SliceList& slices, i64 q_rows, int 
                              static_cast<int>(any.end),
                              static_cast<int>(all.begin),
                              static_cast<int>(all.end),
+                             slices.block_of(n),
                              {}});
     });
   }
-  return in_order(tiles, tile_rows);
+  return in_order(tiles, tile_rows, {0});
 }
 
-TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, i64 dk_rows, int tile_rows) {
-  std::vector<std::vector<QuerySegment>> tiles(tile_count(dk_rows, tile_rows));
+TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, const std::vector<i64>& dk_rows,
+                                      int tile_rows) {
+  std::vector<std::size_t> first_tiles;
+  std::size_t count = 0;
+  for (const i64 rows : dk_rows) first_tiles.push_back(count), count += tile_count(rows, tile_rows);
+  std::vector<std::vector<QuerySegment>> tiles(count);
   for (i64 n = 0; n < slices.count; ++n) {
     const schedule::Slice& given = slices.at[n];
     if (given.q_count <= 0 || given.k_count <= 0) continue;
     const schedule::Slice s = with_steps(given);
+    const std::size_t first_tile = first_tiles[static_cast<std::size_t>(slices.block_of(n))];
     each_tile({s.dk_row, s.dk_row + s.k_count}, tile_rows, [&](std::size_t tile, Range rows) {
       const Seen seen(queries_of(s, rows.begin - s.dk_row), queries_of(s, rows.end - 1 - s.dk_row),
                       s.q_count);
@@ -189,14 +198,14 @@ TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, i64 dk_rows, int 
       const Range any = moved(seen.any, s.q_row);
       const Range all = rows.size() == tile_rows ? moved(seen.all, s.q_row) : Range{0, 0};
       QuerySegment segment{};
-      segment.slice = static_cast<int>(n);
+      segment.slice = static_cast<int>(n), segment.block = slices.block_of(n);
       segment.shift = static_cast<int>(s.k_row - s.dk_row);
       segment.load_begin = static_cast<int>(rows.begin), segment.load_end = static_cast<int>(rows.end);
-      append_cut(tiles[tile], segment, any, all);
+      append_cut(tiles[first_tile + tile], segment, any, all);
     });
   }
   for (std::vector<QuerySegment>& tile : tiles) join_loads(tile);
-  return in_order(tiles, tile_rows);
+  return in_order(tiles, tile_rows, first_tiles);
 }
 
 std::unique_ptr<Arena> TablePool::take(i64 bytes) {

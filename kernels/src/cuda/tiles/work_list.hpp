@@ -12,10 +12,13 @@
 
 namespace usp::kernels::tiles {
 
-/// A list of slices.
+/// A list of slices, those of a block together.
 struct SliceList {
   const schedule::Slice* at = nullptr;
   i64 count = 0;
+  const int* block = nullptr;  ///< of each slice; null: there is one block
+
+  [[nodiscard]] int block_of(i64 slice) const { return block == nullptr ? 0 : block[slice]; }
 };
 
 /// Tiles of rows with what each of them meets, on the host. Tiles that meet nothing come last.
@@ -26,10 +29,11 @@ struct TileTable {
   int busy = 0;  ///< tiles that meet something
 };
 
-/// Tiles of query rows against key rows.
+/// Tiles of query rows against key rows, whose segments follow one another as the slices do.
 [[nodiscard]] TileTable<KeySegment> tiles_of_queries(const SliceList& slices, i64 q_rows, int tile_rows);
-/// Tiles of gradient rows against query rows.
-[[nodiscard]] TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, i64 dk_rows, int tile_rows);
+/// Tiles of gradient rows, dk_rows of each block, against query rows.
+[[nodiscard]] TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, const std::vector<i64>& dk_rows,
+                                                    int tile_rows);
 
 /// Memory of tables. What one table leaves, a later one takes: its upload comes after the work on the former
 /// in the order of the memory's stream.

@@ -77,6 +77,8 @@ struct Calibration {
   std::array<Interference, 2> interference;  ///< index = Transport
   std::vector<CalibrationSource> sources;
 
+  /// Whether the kernels of both passes of a backend were measured.
+  [[nodiscard]] bool measured(Backend backend) const;
   /// Of a backend that was measured; else `kernel`.
   [[nodiscard]] const AttentionCostModel& kernel_of(Backend backend) const;
   [[nodiscard]] const TransferModel& over_pcie() const { return pcie ? *pcie : comm; }

@@ -43,7 +43,7 @@ struct ExportInput {
   [[nodiscard]] int data() const { return plan.placement.data; }
   [[nodiscard]] int tensor() const { return plan.placement.tensor; }
   [[nodiscard]] i64 world() const;
-  [[nodiscard]] i64 model_layers() const;   ///< 0: not known, as the plan lists attention layers alone
+  [[nodiscard]] i64 model_layers() const;   ///< 0: not known to a plan written before it stated them
   [[nodiscard]] StepWorkload step() const;  ///< defaults for one attention call
   [[nodiscard]] i64 rows_per_microbatch() const { return step().batch / step().microbatches; }
 };

@@ -87,6 +87,7 @@ class LinkPricer {
 
   [[nodiscard]] TransferPattern measure(const Mesh& mesh, const Placement& placement, schedule::Peers peers,
                                         RingShift shift);
+  void load_rails_of_all_hosts();
   [[nodiscard]] bool node_symmetric(const Mesh& mesh, const Placement& placement) const;
 
   [[nodiscard]] Estimate intra_node(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,
@@ -99,7 +100,7 @@ class LinkPricer {
   const topology::Cluster& cluster_;
   const Calibration& calibration_;
   topology::LinkTable table_;
-  int devices_per_node_ = 0;  ///< 0: nodes differ, or leaves are oversubscribed
+  int devices_per_node_ = 0;  ///< 0: nodes differ, or several are below one leaf
   std::deque<MeshPatterns> patterns_;
   Loads intra_node_, inter_node_;
   std::size_t last_ = 0;

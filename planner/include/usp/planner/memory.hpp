@@ -142,6 +142,9 @@ struct TensorSplit {
   double expert_load = 1;         ///< tokens of the busiest expert rank over the mean
   bool expert_tensor = true;      ///< each expert's width, so that they hold its tokens whole
 };
+/// What one mixer of that kind adds to `attention`, `qkv`, `lse` and `alternate`.
+[[nodiscard]] LayerActivations mixer_activations(const Model& model, const LayerKind& kind, Precision dtype,
+                                                 std::int64_t tensor);
 [[nodiscard]] LayerActivations layer_activations(const Model& model, int layer, Precision dtype,
                                                  std::int64_t tensor, const TensorSplit& tensors = {});
 

@@ -54,6 +54,7 @@ struct SparseIndex {
 struct LayerKind {
   LayerMixer kind = LayerMixer::softmax;
   std::vector<int> layers;  ///< 0-based, ascending
+  int per_layer = 1;        ///< mixers of this kind in each of them (LongCat-Flash: 2)
   std::int64_t query_heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim_qk = 0;
@@ -68,6 +69,8 @@ struct LayerKind {
   std::int64_t cross_tokens = 0;       ///< keys per row of cross layers
   std::optional<LinearHeads> linear;
 
+  /// In one pass over the model.
+  [[nodiscard]] std::int64_t calls() const { return static_cast<std::int64_t>(layers.size()) * per_layer; }
   [[nodiscard]] bool is_linear() const { return kind == LayerMixer::linear; }
   [[nodiscard]] bool has_softmax() const { return kind != LayerMixer::linear && kind != LayerMixer::none; }
 };
@@ -123,7 +126,11 @@ struct Model {
   std::int64_t hidden = 0;
   std::optional<std::int64_t> vocab;
   std::optional<bool> tied_embeddings;
-  std::vector<LayerKind> kinds;                    ///< together they name every layer once
+  /// Together they name every layer: once, or once for each kind of mixer in it (Falcon-H1: attention beside
+  /// Mamba).
+  std::vector<LayerKind> kinds;
+  /// Residual blocks of a layer, each with a sum of its own: attention and MLP, or more (LongCat-Flash).
+  int blocks_per_layer = 2;
   std::optional<std::int64_t> dense_intermediate;  ///< MLP width of the dense layers
   std::vector<std::int64_t> mlp_widths;  ///< where dense layers differ: of each layer; 0: it has no MLP
   std::optional<bool> gated_mlp;         ///< gate, up and down (3 matrices) or up and down (2)
@@ -134,8 +141,8 @@ struct Model {
   std::vector<std::string> derived;  ///< what the architecture's rules supplied, one sentence each
   std::vector<std::string> notes;    ///< what the reader leaves out or wants known
 
-  /// Index into `kinds` of a layer. Throws InternalError when no kind names it.
-  [[nodiscard]] std::size_t kind_of(int layer) const;
+  /// Indices into `kinds` of the mixers of a layer, ascending. Throws InternalError when no kind names it.
+  [[nodiscard]] std::vector<std::size_t> kinds_of(int layer) const;
   /// Layers with softmax attention.
   [[nodiscard]] std::int64_t attention_layers() const;
   [[nodiscard]] bool is_moe_layer(int layer) const;
@@ -143,7 +150,7 @@ struct Model {
   [[nodiscard]] std::optional<std::int64_t> mlp_width(int layer) const;
 };
 
-/// Layers of one kind with the same MLP: what holds for one of them holds for all.
+/// Layers of the same kinds with the same MLP: what holds for one of them holds for all.
 struct AlikeLayers {
   int layer = 0;  ///< one of them
   std::int64_t count = 0;
@@ -161,6 +168,8 @@ struct AlikeLayers {
 /// Ulysses degrees that split every linear layer so; empty without linear layers.
 [[nodiscard]] std::vector<std::int64_t> even_ulysses_degrees_linear(const Model& model);
 
+/// "28", or "28 x 2" where each of the layers has two mixers of the kind.
+[[nodiscard]] std::string layer_count_text(const LayerKind& kind);
 [[nodiscard]] std::string_view mixer_name(LayerMixer mixer);  ///< the name of the enumerator
 [[nodiscard]] std::string_view linear_style_name(LinearStyle style);
 

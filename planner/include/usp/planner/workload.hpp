@@ -63,6 +63,12 @@ void check_workload(const Workload& workload);
 
 [[nodiscard]] int parse_zero_stage(std::string_view text, std::string_view flag);
 
+/// Of packed documents, or of the one that all `tokens` are where there are none.
+[[nodiscard]] std::int64_t longest_document(const std::vector<std::int64_t>& documents, std::int64_t tokens);
+/// A window of so many tokens before a query, itself not counted, and after it (empty: all) hides none of
+/// `tokens`.
+[[nodiscard]] bool masks_none(std::int64_t before, std::optional<std::int64_t> after, std::int64_t tokens);
+
 /// Throws InvalidInput unless the lengths of packed documents sum to the tokens of a sequence.
 void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t tokens);
 

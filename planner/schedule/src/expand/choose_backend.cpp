@@ -3,6 +3,15 @@
 
 namespace usp::schedule {
 
+Backend fallback_that_takes(const AttentionPlan& plan, Pass pass, Range query_heads) {
+  Backend backend = fallback_of(plan.backend, pass);
+  while (backend->fallback != nullptr &&
+         unsupported_reason(kernel_traits(backend), call_traits(plan, pass, query_heads)) !=
+             UnsupportedReason::none)
+    backend = fallback_of(backend);
+  return backend;
+}
+
 StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_heads, const Slice* slices,
                            i64 count) {
   StepBackend step;
@@ -10,7 +19,8 @@ StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_hea
   const KernelTraits& traits = kernel_traits(step.use);
   if (step.use->fallback == nullptr) return step;
   const auto left = [&](UnsupportedReason why) {
-    return StepBackend{fallback_of(plan.backend.of(pass)), why, 0, static_cast<std::int32_t>(count)};
+    return StepBackend{fallback_that_takes(plan, pass, query_heads), why, 0,
+                       static_cast<std::int32_t>(count)};
   };
   if (const UnsupportedReason why = unsupported_reason(traits, call_traits(plan, pass, query_heads));
       why != UnsupportedReason::none)

@@ -86,7 +86,7 @@ class Expander {
       : geometry_(geometry), plan_(geometry.plan()), compact_(compact.of(pass)), rank_(rank), reach_(reach) {
     out_.rank = rank;
     out_.pass = pass;
-    out_.backend = plan_.backend.of(out_.pass);
+    out_.backend = plan_.backend;
     for (auto& row : held_) row.fill(-1);
     bind_inputs(compact);
   }
@@ -354,8 +354,12 @@ class Expander {
     if (operation.has_pairs) {
       step.kv_heads = geometry_.heads().kv_of(u, w.chunk, w.part);
       step.slices = collect_slices(w);
-      step.overwrite = w.overwrite;
-      if (step.slices.count == 0 && !w.overwrite) return;
+      step.overwrite = w.overwrite, step.overwrite_dkv = w.overwrite_dkv;
+      if (step.slices.count == 0 && !w.overwrite) {
+        if (w.overwrite_dkv)  // by nothing: what others add to, or receive, is zero
+          for (const Tensor x : {Tensor::dk, Tensor::dv}) buffer(operand_of(w, x)).fill = Fill::zero;
+        return;
+      }
       step.backend = choose_backend(plan_, out_.pass, step.query_heads,
                                     out_.slices.data() + step.slices.begin, step.slices.count);
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/schedule/step_backends.hpp"
 
+#include "choose_backend.hpp"
+
 #include "usp/base/text.hpp"
 #include "usp/schedule/words.hpp"
 
@@ -25,11 +27,12 @@ std::string shape_text(const BandBlock& b) {
   return fmt::format("one {} of {} x {}", shape, b.q_rows.size(), b.k_rows.size());
 }
 
-std::string pass_text(Backend backend, const StepBackends& pass) {
-  std::string text = fmt::format("{} of {}", pass.of(backend), counted(pass.steps(), "step"));
-  if (pass.mixed > 0) text += fmt::format(" ({} in part)", pass.mixed);
-  const Backend fallback = fallback_of(backend);
-  if (pass.of(fallback) > 0) text += fmt::format(", {} {}", pass.of(fallback), word_of(fallback));
+std::string pass_text(Backend backend, Pass pass, const StepBackends& steps) {
+  const Backend own = backend.of(pass);
+  std::string text = fmt::format("{} of {}", steps.of(own), counted(steps.steps(), "step"));
+  if (steps.mixed > 0) text += fmt::format(" ({} in part)", steps.mixed);
+  for (const StepBackends::Count& count : steps.counts)
+    if (count.backend != own) text += fmt::format(", {} {}", count.steps, word_of(count.backend));
   return text;
 }
 
@@ -49,14 +52,17 @@ std::string words(Backend backend, const std::vector<UnsupportedReason>& forward
   return join(texts, "; ");
 }
 
+Range one_group(const AttentionPlan& plan) {
+  return {0, plan.shape.query_heads / plan.shape.kv_heads};
+}
+
 /// Why the plan's backend computes nothing of a pass; empty where it computes something.
 std::vector<UnsupportedReason> nothing_because(const AttentionPlan& plan, Pass pass,
                                                const std::optional<StepBackends>& steps) {
   const Backend backend = plan.backend.of(pass);
   if (steps) return steps->of(backend) == 0 ? steps->why : std::vector<UnsupportedReason>{};
-  const Range one_group{0, plan.shape.query_heads / plan.shape.kv_heads};
   const UnsupportedReason why =
-      unsupported_reason(kernel_traits(backend), call_traits(plan, pass, one_group));
+      unsupported_reason(kernel_traits(backend), call_traits(plan, pass, one_group(plan)));
   return why == UnsupportedReason::none ? std::vector<UnsupportedReason>{}
                                         : std::vector<UnsupportedReason>{why};
 }
@@ -95,7 +101,7 @@ void add_steps(StepBackends& sum, const RankSchedule& schedule) {
     if (!any.operation->has_pairs) continue;
     const StepBackend* step = &any.backend;
     sum.add(step->use, 1);
-    if (step->use == schedule.backend && step->left > 0) ++sum.mixed;
+    if (step->use == schedule.backend.of(schedule.pass) && step->left > 0) ++sum.mixed;
     if (step->why == UnsupportedReason::none) continue;
     const auto at = std::lower_bound(sum.why.begin(), sum.why.end(), step->why);
     if (at == sum.why.end() || *at != step->why) sum.why.insert(at, step->why);
@@ -103,14 +109,15 @@ void add_steps(StepBackends& sum, const RankSchedule& schedule) {
 }
 
 std::string reason_of(Backend planned, const StepBackend& step, Pass pass, const Slice* slices, i64 count) {
-  if (step.use != planned || planned->takes.any_slices) return text_of(step.why, planned);
+  const Backend own = planned.of(pass);
+  if (step.use != own || own->takes.any_slices) return text_of(step.why, own);
   if (step.blocks == 1 && step.left == 0)
     return shape_text(
         split_into_blocks(kernel_traits(step.use), slices, count, pass == Pass::backward).blocks.front());
   std::string text = counted(step.blocks, "block");
   if (step.left == 0) return text;
-  return fmt::format("{}; {} to {}: {}", text, counted(step.left, "slice"), word_of(fallback_of(planned)),
-                     text_of(step.why, planned));
+  return fmt::format("{}; {} to {}: {}", text, counted(step.left, "slice"),
+                     word_of(fallback_of(planned, pass)), text_of(step.why, own));
 }
 
 std::string backends_text(Backend backend, const std::optional<StepBackends>& forward,
@@ -119,10 +126,10 @@ std::string backends_text(Backend backend, const std::optional<StepBackends>& fo
   if (backend->fallback == nullptr) return text;
   if (!forward && !backward) return text + ": steps are not counted on so many ranks or documents";
   text += ":";
-  if (forward) text += " forward " + pass_text(backend.of(Pass::forward), *forward);
+  if (forward) text += " forward " + pass_text(backend, Pass::forward, *forward);
   if (backward)
-    text += std::string(forward ? "; backward " : " backward ") +
-            pass_text(backend.of(Pass::backward), *backward);
+    text +=
+        std::string(forward ? "; backward " : " backward ") + pass_text(backend, Pass::backward, *backward);
   using Reasons = std::vector<UnsupportedReason>;
   const std::string why =
       words(backend, forward ? forward->why : Reasons{}, backward ? backward->why : Reasons{});
@@ -140,7 +147,7 @@ std::string all_left_note(const AttentionPlan& plan, bool training,
   const bool whole = !first.empty() && (!training || !second.empty());
   const char* which = whole ? "every step" : second.empty() ? "every forward step" : "every backward step";
   const Pass left = first.empty() ? Pass::backward : Pass::forward;
-  const std::string_view fallback = word_of(fallback_of(plan.backend.of(left)));
+  const std::string_view fallback = word_of(fallback_that_takes(plan, left, one_group(plan)));
   return fmt::format("backend {}: {} goes to the {} kernel: {}{}", word_of(plan.backend), which, fallback,
                      join(words(plan.backend.of(left), first.empty() ? second : first), "; "),
                      whole ? fmt::format("; plan with --backend {}", fallback) : "");

@@ -43,6 +43,7 @@ Json pass_json(const PassPrediction& pass) {
 Json layer_json(const PlanLayer& layer, bool training) {
   const AttentionPlan& plan = layer.plan;
   Json json = {{"kind", layer.kind}, {"layers", layer.layers}};
+  if (layer.per_layer > 1) json["per_layer"] = layer.per_layer;  // absent is 1
   json["chunk_tokens"] = layer.chunk_tokens > 0 ? Json(layer.chunk_tokens) : Json(nullptr);
   json.update(recipe_json(plan));
   json["prediction"] = {{"forward", pass_json(layer.forward)},
@@ -142,21 +143,24 @@ std::string key_of(Backend backend) {
   return std::string(word_of(backend));
 }
 
-/// Itself, or one of its fallbacks.
-bool computes_steps_of(Backend backend, Backend planned) {
-  while (planned != backend && planned->fallback != nullptr) planned = fallback_of(planned);
-  return planned == backend;
+/// What the plan names for the pass, or one of its fallbacks.
+bool computes_steps_of(Backend backend, Backend planned, Pass pass) {
+  if (backend == planned.of(pass)) return true;
+  if (planned->fallback == nullptr) return false;
+  Backend fallback = fallback_of(planned, pass);
+  while (fallback != backend && fallback->fallback != nullptr) fallback = fallback_of(fallback);
+  return fallback == backend;
 }
 
 /// Whose steps may be mixed: the plan's backend, or for one that leaves nothing the first that does.
-Backend mixed_backend(Backend asked) {
-  if (asked->fallback != nullptr) return asked;
+Backend mixed_backend(Backend asked, Pass pass) {
+  if (asked->fallback != nullptr) return asked.of(pass);
   for (const Backend backend : backends())
     if (backend->fallback != nullptr) return backend;
   return asked;
 }
 
-schedule::StepBackends steps_in(ObjectReader reader, Backend asked) {
+schedule::StepBackends steps_in(ObjectReader reader, Backend asked, Pass pass) {
   schedule::StepBackends steps;
   for (const Backend backend : backends())
     if (!backend.has_parts() && (counted_at_zero(backend) || reader.has(key_of(backend).c_str())))
@@ -166,17 +170,17 @@ schedule::StepBackends steps_in(ObjectReader reader, Backend asked) {
     steps.why.push_back(reason_in(value, reader.file(), pointer));
   });
   for (const Backend backend : backends())
-    if (steps.of(backend) > 0 && !computes_steps_of(backend, asked))
+    if (steps.of(backend) > 0 && !computes_steps_of(backend, asked, pass))
       reader.fail(key_of(backend).c_str(),
                   fmt::format("must be 0: the plan's backend is {}",
                               is_fallback(backend) ? word_of(asked) : std::string_view("another")));
-  if (const Backend mixed = mixed_backend(asked); steps.mixed > steps.of(mixed))
+  if (const Backend mixed = mixed_backend(asked, pass); steps.mixed > steps.of(mixed))
     reader.fail("mixed", fmt::format("exceeds {}, of which it is a part", word_of(mixed)));
   reader.finish();
   return steps;
 }
 
-PassPrediction pass_in(ObjectReader reader, Backend asked) {
+PassPrediction pass_in(ObjectReader reader, Backend asked, Pass which) {
   PassPrediction pass;
   pass.seconds = reader.number("time_s", 0, 1e15);
   pass.band = reader.number("band", 0, 1e6);
@@ -184,7 +188,7 @@ PassPrediction pass_in(ObjectReader reader, Backend asked) {
   pass.received_bytes = reader.integer("received_bytes", 0, most);
   pass.workspace_bytes = reader.integer("workspace_bytes", 0, most);
   if (std::optional<ObjectReader> steps = reader.maybe_object("steps"))
-    pass.steps = steps_in(*std::move(steps), asked);
+    pass.steps = steps_in(*std::move(steps), asked, which);
   reader.finish();
   return pass;
 }
@@ -232,6 +236,7 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   AttentionPlan& plan = layer.plan;
   layer.kind = reader.enumeration("kind", kind_words());
   layer.layers = small_integers(reader, "layers");
+  if (reader.has("per_layer")) layer.per_layer = static_cast<int>(reader.integer("per_layer", 2, max_degree));
   layer.chunk_tokens = reader.maybe_integer("chunk_tokens", 1, max_tokens).value_or(0);
   plan.mesh = mesh;
   plan.shape = shape_in(reader.object("shape"));
@@ -253,9 +258,9 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   plan.replicated_k = ranges(reader, "replicated_k");
   check_layer(reader, plan);
   ObjectReader prediction = reader.object("prediction");
-  layer.forward = pass_in(prediction.object("forward"), plan.backend.of(Pass::forward));
+  layer.forward = pass_in(prediction.object("forward"), plan.backend, Pass::forward);
   if (training)
-    layer.backward = pass_in(prediction.object("backward"), plan.backend.of(Pass::backward));
+    layer.backward = pass_in(prediction.object("backward"), plan.backend, Pass::backward);
   else if (prediction.find("backward") != nullptr)
     prediction.fail("backward", "a plan that is not for training has none");
   prediction.finish();

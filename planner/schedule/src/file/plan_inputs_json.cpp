@@ -81,6 +81,7 @@ Json step_json(const StepWorkload& step) {
   if (step.expert_overlap) json["expert_overlap"] = true;
   if (step.offload.any()) json["offload"] = offload_json(step.offload);
   if (step.offload_layers) json["offload_layers"] = *step.offload_layers;
+  if (step.model_layers) json["model_layers"] = *step.model_layers;
   json["memory"] = memory_json(step.memory);
   return json;
 }
@@ -159,6 +160,7 @@ StepWorkload step_in(ObjectReader reader) {
   if (reader.has("expert_overlap")) step.expert_overlap = reader.boolean("expert_overlap");
   step.offload = offload_in(reader).value_or(Offload{});
   if (reader.has("offload_layers")) step.offload_layers = reader.integer("offload_layers", 1, max_ranks);
+  if (reader.has("model_layers")) step.model_layers = reader.integer("model_layers", 1, max_ranks);
   step.memory = memory_in(reader.object("memory"));
   reader.finish();
   return step;

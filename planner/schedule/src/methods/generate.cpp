@@ -144,6 +144,10 @@ class Generator {
     bind(0, {tensor, BufferSlot::home}, home(of, Endpoint::target, TokenFilter::all), heads(kind), fill)
         .with_replicated = true;
   }
+  /// The own block's step writes its dk and dv first, and whole.
+  [[nodiscard]] bool begins_dkv() const {
+    return key_.head_chunks == 1 && !split_ && !key_.direct && key_.dkv_return != DkvReturn::cycle;
+  }
   /// What a result begins with, where it is not written at once.
   [[nodiscard]] Fill begin(Fill fill) const { return key_.direct ? Fill::nan : fill; }
   void bind_entry() {
@@ -168,7 +172,9 @@ class Generator {
     if (!in_place_)
       bind(0, {Tensor::dq, BufferSlot::row}, row(Side::q), heads(HeadKind::query), begin(Fill::zero));
     for (Tensor x : {Tensor::dk, Tensor::dv}) {
-      if (!in_place_) bind(0, {x, BufferSlot::row}, row(Side::k), heads(HeadKind::kv), begin(Fill::zero));
+      if (!in_place_)
+        bind(0, {x, BufferSlot::row}, row(Side::k), heads(HeadKind::kv),
+             begins_dkv() ? Fill::nan : begin(Fill::zero));
       bind_home(x, Side::k, shared_kv_ ? Fill::zero : begin(Fill::zero));  // several contributors add up
     }
     bind_home(Tensor::dq, Side::q, begin(Fill::zero));
@@ -276,6 +282,9 @@ class Generator {
   }
   void attend(const Operation& operation, int c, int k, BufferSlot dkv) {
     pass_->work.push_back(work(operation, c, k, dkv));
+    // Partials are summed in buffers of their own, which begin with this step.
+    if (&operation == &operations::attend_grad)
+      pass_->work.back().overwrite_dkv = dkv != result_place() || (k == 0 && begins_dkv());
     if (&operation == &operations::attend_grad && k == 0 && splits(c))
       pass_->work.back().part = HeadPart::first_half;
   }
@@ -322,7 +331,7 @@ class Generator {
     for (Tensor x : {Tensor::dk, Tensor::dv}) {
       BufferBinding& b =
           bind(tick_of(c, k), {x, place}, block_behind(u.offsets.begin, Endpoint::target, stages_.summed(k)),
-               heads(HeadKind::kv, Endpoint::target, c), Fill::zero);
+               heads(HeadKind::kv, Endpoint::target, c), Fill::nan);
       b.tokens.also = stages_.onward(k);
       if (u.offsets.count() > 1) b.blocks = u.offsets;
     }

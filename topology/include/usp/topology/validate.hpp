@@ -23,6 +23,10 @@ struct ClusterSize {
 /// unknown. Throws InvalidInput.
 void validate(const Cluster& cluster, const std::string& file);
 
+/// The devices are not cards but ranks on the cores of their hosts: threads, or processes that `usp
+/// calibrate` measured without GPUs.
+[[nodiscard]] bool on_host_cores(const Cluster& cluster);
+
 /// Connected components over NVLink (or xGMI), each ascending, ordered by their first device; a lone device
 /// is its own.
 [[nodiscard]] std::vector<std::vector<int>> islands(const Cluster& cluster);

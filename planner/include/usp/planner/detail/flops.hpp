@@ -18,6 +18,8 @@ struct LayerFlops {
   [[nodiscard]] double total() const { return projections + linear_core + mlp; }
 };
 
+/// Of one mixer of that kind alone: `mlp` is 0.
+[[nodiscard]] LayerFlops mixer_flops(const Model& model, const LayerKind& kind);
 /// Throws MissingValue when the MLP's width or number of matrices is unknown.
 [[nodiscard]] LayerFlops layer_flops(const Model& model, int layer);
 

@@ -83,8 +83,8 @@ struct BackendTraits {
   /// fallback.
   int preference = 0;
   schedule::KernelTraits takes;
-  /// Computes what `takes` leaves; it takes all that a plan may hold, or has a fallback of its own. Null:
-  /// whatever is not taken is refused.
+  /// Computes what `takes` leaves, or what the parts leave; it takes all that a plan may hold, or has a
+  /// fallback of its own. Null: whatever is not taken is refused.
   const BackendTraits* fallback = nullptr;
   /// What computes each pass, where they differ: `takes`, `carries_state` and scratch are theirs
   /// (Backend::of).
@@ -143,6 +143,11 @@ template <>
 /// The fallback of a backend that has one.
 [[nodiscard]] inline Backend fallback_of(Backend backend) {
   return Backend(*backend->fallback);
+}
+/// What computes the calls of a pass that `backend.of(pass)` leaves, of a backend that has a fallback.
+[[nodiscard]] inline Backend fallback_of(Backend backend, Pass pass) {
+  const Backend fallback = fallback_of(backend);
+  return fallback == backend.of(pass) ? fallback_of(fallback) : fallback;
 }
 /// The end of a backend's chain of fallbacks: itself, where it has none.
 [[nodiscard]] Backend last_fallback(Backend backend);

@@ -89,6 +89,7 @@ struct TransferOp {
 
 /// A computation inside one tick: the rank's query rows against the key blocks at `offsets`. `overwrite`: its
 /// results hold nothing yet. Where a pass has one unit they get nothing else, and are rounded once.
+/// `overwrite_dkv`: dk and dv hold nothing yet, whatever dq holds.
 struct ComputeOp {
   const Operation* operation = &operations::attend;
   BufferSlot q = BufferSlot::home;
@@ -98,6 +99,7 @@ struct ComputeOp {
   BufferSlot dq = BufferSlot::row;
   BufferSlot dkv = BufferSlot::row;
   bool overwrite = false;
+  bool overwrite_dkv = false;
   HeadPart part = HeadPart::all;
   std::int16_t chunk = 0;
   std::int32_t tick = 0;

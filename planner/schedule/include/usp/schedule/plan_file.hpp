@@ -30,11 +30,15 @@ struct PassPrediction {
 /// One kind of attention layer, or the one call of `usp plan attention`.
 struct PlanLayer {
   std::string kind;         ///< "softmax", "sliding", "chunked"
-  std::vector<int> layers;  ///< 0-based; empty for a single call
+  std::vector<int> layers;  ///< of the model, 0-based; empty for a single call
+  int per_layer = 1;        ///< calls of this kind in each of them
   i64 chunk_tokens = 0;     ///< documents are cut again at multiples of this; 0: they are not
   AttentionPlan plan;
   PassPrediction forward;
   PassPrediction backward;  ///< zero when forward only
+
+  /// In one pass over the model.
+  [[nodiscard]] i64 calls() const { return layers.empty() ? 1 : static_cast<i64>(layers.size()) * per_layer; }
 };
 
 /// How WorkspaceBytes were found.

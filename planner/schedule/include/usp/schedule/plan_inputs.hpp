@@ -72,6 +72,7 @@ struct StepWorkload {
   Offload offload = {};           ///< kinds of kept tensors in host memory
   std::optional<i64> offload_layers = {};    ///< whose tensors go there; empty: all
   std::optional<i64> recompute_layers = {};  ///< that compute again what `recompute` says; empty: all
+  std::optional<i64> model_layers = {};  ///< where not all have softmax attention; empty: those of the plan
   MemoryPolicy memory;
 };
 

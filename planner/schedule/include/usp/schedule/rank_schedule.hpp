@@ -90,6 +90,7 @@ struct Step {
   Range query_heads, kv_heads;                 ///< kv_heads: with pairs
   ListRef slices;                              ///< with pairs
   bool overwrite = false;                      ///< with pairs: results hold nothing yet
+  bool overwrite_dkv = false;                  ///< with pairs: dk and dv hold nothing yet
   StepBackend backend;                         ///< with pairs
 
   Step() { buffers.fill(-1); }

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "../tiles/rows.cuh"
+#include "backward_shared.cuh"
+
+/// The warps of the backward kernel that claim work, move data and prepare masks.
+namespace usp::kernels::hopper {
+
+[[nodiscard]] __device__ __forceinline__ GradClaim make_claim(const BackwardParams& p) {
+  const ClaimedTile claimed = claim_tile(p);
+  GradClaim claim{claimed.tile.row};
+  claim.block = claimed.tile.block;
+  claim.batch = claimed.head / p.kv_heads, claim.kv_head = p.kv_begin + claimed.head % p.kv_heads;
+  claim.head_begin = max(p.head_begin, claim.kv_head * p.group);
+  claim.head_end = min(p.head_end, (claim.kv_head + 1) * p.group);
+  claim.steps = claimed.tile.streamed_tiles * (claim.head_end - claim.head_begin);
+  claim.segment_begin = claimed.tile.segment_begin, claim.segment_end = claimed.tile.segment_end;
+  return claim;
+}
+
+/// Key rows that segments load together.
+struct KeyLoad {
+  int shift, begin, end;
+  friend __device__ __forceinline__ bool operator==(const KeyLoad& a, const KeyLoad& b) {
+    return a.shift == b.shift && a.begin == b.begin && a.end == b.end;
+  }
+};
+
+/// Steps of a claim, for the warps that move data: body(segment, head, first query row, whether keys are
+/// loaded).
+template <class Body>
+__device__ __forceinline__ void each_step(const BackwardParams& p, const GradClaim& claim, const Body& body) {
+  KeyLoad loaded{0, 0, -1};
+#pragma unroll 1
+  for (int head = claim.head_begin; head < claim.head_end; ++head)
+#pragma unroll 1
+    for (int i = claim.segment_begin; i < claim.segment_end; ++i) {
+      const QuerySegment segment = p.segments[i];
+      const KeyLoad load{segment.shift, segment.load_begin, segment.load_end};
+#pragma unroll 1
+      for (int row = segment.begin; row < segment.end; row += step_rows) {
+        body(segment, head, row, !(load == loaded));
+        loaded = load;
+      }
+    }
+}
+
+/// Claims work and issues all loads; one thread.
+template <class S>
+__device__ __forceinline__ void load_all(const BackwardParams& p, const BackwardShared<S>& shared) {
+  Ring<S::claim_slots> claims;
+  Ring<S::stages> ring;
+  Ring<1> keys;
+  for (;;) {
+    const GradClaim claim = make_claim(p);
+    publish_claim(shared, claims, claim);
+    if (claim.row < 0) return;
+    each_step(p, claim, [&](const QuerySegment& segment, int head, int row, bool loads_keys) {
+      const bool tail = row + step_rows > segment.end;
+      const Barrier q_full = shared.q_full(ring.place), o_full = shared.o_full(ring.place),
+                    landed = shared.tail_landed(ring.place);
+      shared.q_empty(ring.place).wait(ring.parity ^ 1);
+      if (tail) {
+        shared.o_empty(ring.place).wait(ring.parity ^ 1);
+        landed.arrive_with_bytes(S::q_bytes + S::o_bytes);
+        q_full.arrive();
+      } else {
+        q_full.arrive_with_bytes(S::q_bytes);
+      }
+      load_rows<S::Dk, step_rows>(block_address(shared.q + ring.place * S::q_bytes), p.q,
+                                  {0, head - p.q_head_begin, row, claim.batch}, tail ? landed : q_full);
+      if (tail) {
+        o_full.arrive();
+      } else {
+        shared.o_empty(ring.place).wait(ring.parity ^ 1);
+        o_full.arrive_with_bytes(S::o_bytes);
+      }
+      load_rows<S::Dv, step_rows>(block_address(shared.d_o + ring.place * S::o_bytes), p.d_o,
+                                  {0, head - p.d_o_head_begin, row, claim.batch}, tail ? landed : o_full);
+      ring.advance();
+      // After the step's own rows: consumers give keys back when they meet its note.
+      if (loads_keys) {
+        shared.keys_empty().wait(keys.parity ^ 1);
+        keys.advance();
+        shared.keys_landed().arrive_with_bytes(S::k_bytes + S::v_bytes);
+        const BoxPlace at{0, claim.kv_head - p.kv_begin, claim.row + segment.shift, claim.batch};
+        load_rows<S::Dk, key_rows>(block_address(shared.k), p.k[claim.block], at, shared.keys_landed());
+        load_rows<S::Dv, key_rows>(block_address(shared.v), p.v[claim.block], at, shared.keys_landed());
+      }
+    });
+  }
+}
+
+/// All steps of all claims, for a whole warp: body(claim, segment, head, first query row, whether keys are
+/// loaded, place of the step).
+template <class S, class Body>
+__device__ __forceinline__ void each_claimed_step(const BackwardParams& p, const BackwardShared<S>& shared,
+                                                  const Body& body) {
+  Ring<S::claim_slots> claims;
+  Ring<S::stages> ring;
+  for (;;) {
+    const GradClaim claim = next_claim(shared, claims);
+    if (claim.row < 0) return;
+    each_step(p, claim, [&](const QuerySegment& segment, int head, int row, bool loads_keys) {
+      body(claim, segment, head, row, loads_keys, ring);
+      ring.advance();
+    });
+  }
+}
+
+/// lse and delta of every step, and the note; one warp.
+template <class S>
+__device__ __forceinline__ void prepare_rows(const BackwardParams& p, const BackwardShared<S>& shared) {
+  const int lane = lane_of_warp();
+  each_claimed_step(p, shared,
+                    [&](const GradClaim& claim, const QuerySegment& segment, int head, int row,
+                        bool loads_keys, const auto& ring) {
+                      shared.q_empty(ring.place).wait(ring.parity ^ 1);
+                      float* const rows = shared.lse(ring.place);
+#pragma unroll
+                      for (int i = lane; i < step_rows; i += 32) {
+                        // Rows behind the segment, and rows without a sum, have no probabilities.
+                        float lse = -minus_infinity(), delta = 0;
+                        if (row + i < segment.end) {
+                          const float given = *row_of<float>(p.lse, claim.batch, head, row + i);
+                          if (given != minus_infinity()) {
+                            lse = given * log2_e;
+                            delta = *row_of<float>(p.delta, claim.batch, head, row + i) * p.scale;
+                          }
+                        }
+                        rows[i] = lse, rows[step_rows + i] = delta;
+                      }
+                      if (lane == 0)
+                        shared.note(ring.place) = {segment.masked, loads_keys ? 1 : 0, row, head};
+                      __syncwarp();
+                      if (lane == 0) shared.q_full(ring.place).arrive();
+                    });
+}
+
+/// Which query rows of a step each key row sees, where that is not all; one warp.
+template <class S>
+__device__ __forceinline__ void prepare_masks(const BackwardParams& p, const BackwardShared<S>& shared) {
+  const int lane = lane_of_warp();
+  each_claimed_step(
+      p, shared,
+      [&](const GradClaim& claim, const QuerySegment& segment, int, int row, bool, const auto& ring) {
+        shared.q_empty(ring.place).wait(ring.parity ^ 1);
+        if (segment.masked != 0) {
+          const DeviceSlice& slice = p.slices[segment.slice];
+#pragma unroll 1
+          for (int key = lane; key < key_rows; key += 32) {
+            const Interval seen = queries_of(slice, claim.row + segment.shift + key);
+            shared.interval(ring.place)[key] = {seen.begin - row, seen.end - row};
+          }
+        }
+        __syncwarp();
+        if (lane == 0) shared.q_full(ring.place).arrive();
+      });
+}
+
+/// Zeroes rows that are no keys or queries of the segments; one warp.
+template <class S>
+__device__ __forceinline__ void clear_tails(const BackwardParams& p, const BackwardShared<S>& shared) {
+  const int lane = lane_of_warp();
+  Ring<1> keys;
+  std::uint32_t landed = 0;  // parities by stage
+  each_claimed_step(p, shared,
+                    [&](const GradClaim& claim, const QuerySegment& segment, int, int row, bool loads_keys,
+                        const auto& ring) {
+                      shared.q_empty(ring.place).wait(ring.parity ^ 1);
+                      shared.o_empty(ring.place).wait(ring.parity ^ 1);
+                      if (row + step_rows > segment.end) {
+                        shared.tail_landed(ring.place).wait((landed >> ring.place) & 1);
+                        landed ^= 1u << ring.place;
+                        const int end = segment.end - row;
+                        clear_rows<S::Dk / tile_columns, step_rows>(
+                            block_memory + shared.q + ring.place * S::q_bytes, end, step_rows);
+                        clear_rows<S::Dv / tile_columns, step_rows>(
+                            block_memory + shared.d_o + ring.place * S::o_bytes, end, step_rows);
+                        fence_async_proxy();
+                        __syncwarp();
+                      }
+                      if (lane == 0) shared.q_full(ring.place).arrive(), shared.o_full(ring.place).arrive();
+                      if (loads_keys) {
+                        shared.keys_landed().wait(keys.parity);
+                        keys.advance();
+                        const int begin = segment.load_begin - claim.row,
+                                  end = min(segment.load_end - claim.row, key_rows);
+                        if (begin > 0 || end < key_rows) {
+                          char *const k = block_memory + shared.k, *const v = block_memory + shared.v;
+                          clear_rows<S::Dk / tile_columns, key_rows>(k, 0, begin);
+                          clear_rows<S::Dk / tile_columns, key_rows>(k, end, key_rows);
+                          clear_rows<S::Dv / tile_columns, key_rows>(v, 0, begin);
+                          clear_rows<S::Dv / tile_columns, key_rows>(v, end, key_rows);
+                          fence_async_proxy();
+                        }
+                        __syncwarp();
+                        if (lane == 0) shared.keys_full().arrive();
+                      }
+                    });
+}
+
+}  // namespace usp::kernels::hopper

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "block_tiles.hpp"
+#include "block_trial.hpp"
+#include "random_cases.hpp"
+#include "slice_pairs.hpp"
+#include "tile_rows.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <tuple>
+
+/// Tables of tiles of lists of blocks, which are made on the host, against the pairs of the slices.
+namespace usp::kernels::hopper {
+namespace {
+
+using test::Draw;
+using test::sees;
+
+/// A case in even blocks, the first of which holds nothing.
+struct Blocks {
+  Blocks(const test::Case& problem, i64 count) : c(problem) {
+    ranges = test::even_blocks(c.k_rows, count);
+    ranges.insert(ranges.begin(), Range{0, 0});
+    for (const Range& rows : ranges) {
+      std::vector<schedule::Slice>& part = slices.emplace_back();
+      for (const schedule::Slice& s : c.slices) part.push_back(test::part_of_slice(s, rows));
+    }
+    for (const std::vector<schedule::Slice>& part : slices) {
+      AttendArgs& a = args.emplace_back();
+      a.scope.slices = part.data(), a.scope.slice_count = static_cast<i64>(part.size());
+    }
+  }
+  [[nodiscard]] BlockSlices all() const {
+    return BlockSlices(AttendBlocks{args.data(), static_cast<i64>(args.size())});
+  }
+
+  test::Case c;
+  std::vector<Range> ranges;
+  std::vector<std::vector<schedule::Slice>> slices;
+  std::vector<AttendArgs> args;
+};
+
+[[nodiscard]] std::vector<i64> pairs_by_block(const Blocks& blocks) {
+  std::vector<i64> counts;
+  for (const std::vector<schedule::Slice>& part : blocks.slices) counts.push_back(test::visible_pairs(part));
+  return counts;
+}
+
+void check_queries(const Draw& draw, i64 count) {
+  const Blocks blocks(draw.problem, count);
+  const BlockSlices slices = blocks.all();
+  constexpr int keys = 80;
+  const TileTable<KeySegment> table = query_tiles(slices.list(), blocks.c.q_rows, keys);
+  std::vector<i64> met(blocks.slices.size(), 0);
+  for (const TileEntry& tile : table.tiles) {
+    int before = 0, streamed = 0;
+    for (int n = tile.segment_begin; n < tile.segment_end; ++n) {
+      const KeySegment& segment = table.segments[static_cast<std::size_t>(n)];
+      ASSERT_GE(segment.block, before) << draw.text() << ": keys follow in the order of the list";
+      ASSERT_EQ(segment.block, slices.list().block_of(segment.slice));
+      before = segment.block, streamed += (segment.end - segment.begin + keys - 1) / keys;
+      const schedule::Slice& s = slices.list().at[segment.slice];
+      for (i64 row = tile.row; row < std::min<i64>(tile.row + query_rows, blocks.c.q_rows); ++row)
+        for (i64 key = segment.begin; key < segment.end; ++key) {
+          const bool seen = sees(s, row, key);
+          met[static_cast<std::size_t>(segment.block)] += seen ? 1 : 0;
+          ASSERT_TRUE(seen || key < segment.full_begin || key >= segment.full_end) << draw.text();
+        }
+    }
+    EXPECT_EQ(tile.streamed_tiles, streamed);
+  }
+  EXPECT_EQ(met, pairs_by_block(blocks)) << draw.text();
+}
+
+void check_keys(const Draw& draw, i64 count) {
+  const Blocks blocks(draw.problem, count);
+  const BlockSlices slices = blocks.all();
+  std::vector<GradRows> rows;
+  for (std::size_t i = 0; i < blocks.ranges.size(); ++i) rows.push_back({blocks.c.grad_rows(), i % 2 == 1});
+  const TileTable<QuerySegment> table = key_tiles(slices.list(), rows);
+  std::vector<i64> met(rows.size(), 0), tiles(rows.size(), 0);
+  std::map<std::tuple<int, int>, int> places;
+  for (const TileEntry& tile : table.tiles) {
+    EXPECT_EQ(++places[std::tuple(tile.block, tile.row)], 1) << draw.text();
+    ++tiles[static_cast<std::size_t>(tile.block)];
+    int streamed = 0;
+    for (int n = tile.segment_begin; n < tile.segment_end; ++n) {
+      const QuerySegment& segment = table.segments[static_cast<std::size_t>(n)];
+      ASSERT_EQ(segment.block, tile.block) << draw.text();
+      ASSERT_LT(segment.begin, segment.end) << draw.text();
+      streamed += (segment.end - segment.begin + step_rows - 1) / step_rows;
+      const schedule::Slice& s = slices.list().at[segment.slice];
+      for (i64 row = segment.begin; row < segment.end; ++row)
+        for (i64 gradient = tile.row; gradient < tile.row + key_rows; ++gradient) {
+          const bool seen = sees(s, row, gradient + segment.shift);
+          met[static_cast<std::size_t>(tile.block)] += seen ? 1 : 0;
+          ASSERT_TRUE(segment.masked != 0 || seen) << draw.text();
+        }
+    }
+    EXPECT_EQ(tile.streamed_tiles, streamed);
+    EXPECT_TRUE(streamed > 0 || rows[static_cast<std::size_t>(tile.block)].overwrite) << draw.text();
+  }
+  for (std::size_t i = 1; i < rows.size(); i += 2)
+    EXPECT_EQ(tiles[i], (rows[i].count + key_rows - 1) / key_rows) << draw.text() << ": all rows are written";
+  EXPECT_EQ(met, pairs_by_block(blocks)) << draw.text();
+}
+
+TEST(HopperBlockTiles, MeetEveryVisiblePairOnceInItsBlock) {
+  std::vector<Draw> draws = test::contract_draws();
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) draws.push_back(test::random_draw(seed));
+  for (const Draw& draw : draws)
+    for (const i64 count : {1, 3, 15}) {
+      check_queries(draw, count);
+      check_keys(draw, count);
+    }
+}
+
+TEST(HopperBlockTiles, BlocksBeginAtDifferentQueries) {
+  // Four blocks of one tile of keys, which all queries see.
+  std::vector<schedule::Slice> slices(4, test::rectangle(512, key_rows));
+  const int block[] = {0, 1, 2, 3};
+  const TileTable<QuerySegment> table =
+      key_tiles({slices.data(), 4, block}, std::vector<GradRows>(4, {key_rows, true}));
+  for (const TileEntry& tile : table.tiles)
+    EXPECT_EQ(table.segments[static_cast<std::size_t>(tile.segment_begin)].begin, tile.block * key_rows);
+}
+
+TEST(HopperBlockTiles, ListsOfNothing) {
+  const TileTable<QuerySegment> none = key_tiles({nullptr, 0}, {{300, false}, {0, true}});
+  EXPECT_TRUE(none.tiles.empty());
+  EXPECT_EQ(key_tiles({nullptr, 0}, {{300, false}, {300, true}}).tiles.size(), 3U);
+  EXPECT_EQ(query_tiles({nullptr, 0}, 300, 128).busy, 0);
+}
+
+}  // namespace
+}  // namespace usp::kernels::hopper
