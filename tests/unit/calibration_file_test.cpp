@@ -330,12 +330,32 @@ TEST(CalibrationFile, CallsThatTellNothingAreRefused) {
 TEST(CalibrationFile, NullSaysTheSameAsAbsent) {
   const std::string whole = write_calibration(two_hosts());
   EXPECT_TRUE(read_calibration_file(whole, "x").network.has_value());
-  for (const char* key :
-       {"/cluster", "/shared_cores", "/links", "/network", "/network/interference", "/other_attention",
-        "/products", "/device/clock_hz", "/attention/backend", "/attention/library", "/attention/call",
-        "/attention/sustained", "/attention/element_bytes", "/attention/carries_state",
-        "/attention/head_dims/0/kv_bytes_per_s", "/attention/family/backward/0/serial",
-        "/collectives/0/transport", "/interference/0/tick_s"}) {
+  for (const char* key : {"/cluster",
+                          "/shared_cores",
+                          "/links",
+                          "/network",
+                          "/network/interference",
+                          "/other_attention",
+                          "/products",
+                          "/device/clock_hz",
+                          "/attention/backend",
+                          "/attention/library",
+                          "/attention/call",
+                          "/attention/sustained",
+                          "/attention/element_bytes",
+                          "/attention/carries_state",
+                          "/attention/head_dims/0/kv_bytes_per_s",
+                          "/attention/family/backward/0/serial",
+                          "/collectives/0/transport",
+                          "/collectives/0/groups",
+                          "/point_to_point/0/ranks",
+                          "/network/curves/0/groups",
+                          "/attention/head_dims/0/head_dim_v",
+                          "/attention/family/backward/0/head_dim_v",
+                          "/attention/family/backward/0/rows",
+                          "/attention/family/backward/0/mape",
+                          "/attention/family/backward/0/p90",
+                          "/interference/0/tick_s"}) {
     Json json = parse_json(whole, "x");
     json[Json::json_pointer(key)] = nullptr;
     EXPECT_NO_THROW(static_cast<void>(read_calibration_file(json.dump(), "x"))) << key;

@@ -4,8 +4,6 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/json.hpp"
-#include "usp/planner/cluster_calibration.hpp"
-#include "usp/planner/plan_attention.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,16 +13,13 @@ namespace usp {
 namespace {
 
 PlanFile plan_of_two() {
-  const topology::Cluster cluster = thread_cluster(2);
-  const Calibration calibration = uncalibrated(data_sheet_of(cluster));
-  AttentionRequest request;
-  request.cluster = &cluster;
-  request.calibration = &calibration;
-  request.shape = {1, 256, 256, 4, 2, 64, 64, DType::fp32};
-  request.documents = Documents::single(256, 256);
-  request.fixed.ring = 2;
-  request.fixed.ulysses = 1;
-  return make_plan_file(request, plan_attention(request).best());
+  PlanFile file;
+  file.mesh = {1, 2, 1};
+  PlanLayer& layer = file.layers.emplace_back();
+  layer.plan.mesh = file.mesh;
+  layer.plan.shape = {1, 256, 256, 4, 2, 64, 64, DType::fp32};
+  layer.plan.band = {0, unbounded};
+  return file;
 }
 
 Json run_of(const PlanFile& plan) {

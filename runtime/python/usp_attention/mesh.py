@@ -89,7 +89,8 @@ class Mesh:
         method, dkv_return and keep_entry. layout: zigzag (default), contiguous, striped or balanced; method:
         ring (default), ring_direct or all_gather_kv; double_ring comes with a plan, which has its inner ring;
         dkv_return: circulate, direct or cycle;
-        backend: auto is cpu, and on GPUs the plan's where it loads, else cudnn where that does, else mma; *_transport: copy_engine or nccl, auto
+        backend: auto is cpu, and on GPUs the plan's where it loads, else cudnn where that does (on compute capability
+        9.0 its backward), else mma; *_transport: copy_engine or nccl, auto
         is copy_engine; keep_entry: backward reuses q, k, v as forward exchanged them (True), or exchanges them
         again; capacity_tokens: refuse longer steps (None: any length); watchdog_s: a wait for another rank that
         lasts longer ends the job; check: compare layer, sinks and seed among ranks before each forward (None:

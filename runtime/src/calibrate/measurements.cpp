@@ -30,10 +30,10 @@ i64 fallbacks_of(const kernels::AttentionKernel& kernel) {
   return count;
 }
 
-/// Of the copies of one rank: those of all ranks of a host hold several times its last cache.
+/// Of the copies of one rank: sources and targets of all ranks of a host are four times its last cache.
 i64 beyond_cache_bytes(const Machine& machine) {
-  constexpr i64 times = 4, least = 8 * mib, most = 256 * mib;
-  const i64 all = times * machine.cache_bytes / std::max(1, machine.ranks_per_host());
+  constexpr i64 times = 4, least = 8 * mib, most = 128 * mib;
+  const i64 all = times / 2 * machine.cache_bytes / std::max(1, machine.ranks_per_host());
   return std::clamp((all + mib - 1) / mib * mib, least, most);
 }
 
@@ -42,6 +42,7 @@ std::vector<i64> copy_sizes(const Workbench& bench) {
   if (bench.scope.on_gpu && bench.scope.quick) return {128 * mib, 256 * mib};
   if (bench.scope.on_gpu) return {256 * mib, 512 * mib, 1024 * mib};
   const i64 bytes = beyond_cache_bytes(bench.machine);
+  if (bench.scope.quick) return {bytes};
   return {bytes, 2 * bytes};
 }
 
