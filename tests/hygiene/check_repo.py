@@ -106,16 +106,18 @@ def without_comments(text):
 
 
 def check_backends(name, text, folders):
-    """Code names no backend but in its folder and in the lists; a record names its fallback."""
+    """Code names no backend but in its folder and in the lists; a record names its fallback, and the folder of a
+    backend of two parts (hopper_cudnn) its parts."""
     if layer_of(name) is None or "/examples/" in name or name in BACKEND_LISTS or BACKEND_RECORD.match(name):
         return []
     code = without_comments(text).replace("wgmma.mma_async", "")  # an instruction
     faults = []
+    parts = {part for backend, folder in folders.items() if name.startswith(folder) for part in backend.split("_")}
     for backend, folder in folders.items():
         pattern = rf"\bBackend::{backend}\b|\b{backend}_traits\b|\bmake_{backend}_kernel\b"
         if backend not in COMMON_NAMES:
             pattern += rf"|(?<![A-Za-z0-9])(?i:{backend})(?![A-Za-z0-9])"
-        if not name.startswith(folder) and (found := re.search(pattern, code)):
+        if backend not in parts and not name.startswith(folder) and (found := re.search(pattern, code)):
             faults.append(f"names backend {backend} ({found[0]}); ask its record (usp/schedule/backend.hpp)")
     return faults
 
