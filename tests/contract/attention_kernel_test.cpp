@@ -319,7 +319,7 @@ TEST_P(AttentionContract, APreparedStepRunsAtAnyAddress) {
     step.run(*kernel, first);
     EXPECT_LT(error(first.results().dq, reference(c, in).dq), tolerance());
     c.slices.assign(c.slices.size(), rectangle(1, 1));  // those of prepare hold
-    const Inputs moved(c, type(), type());  // the same numbers
+    const Inputs moved(c, type(), type());              // the same numbers
     Trial second(c, moved);
     step.run(*kernel, second);
     expect_equal_bits(first, second);

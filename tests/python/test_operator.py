@@ -338,15 +338,25 @@ def test_tensors_of_other_devices_are_refused(name):
 
 
 def test_backends_that_the_library_lacks(monkeypatch):
-    """auto takes what was built, first what the plan names; a backend by name that was not built is refused before ranks meet."""
+    """auto takes what was built and the card runs, first what the plan names; a backend by name that was not built is
+    refused before ranks meet."""
     from usp_attention import _options
 
     gpu, lacking = torch.device("cuda", 0), {"cpu", "mma"}
     monkeypatch.setattr(_options, "_built", lacking.__contains__)
+    monkeypatch.setattr(_options, "_compute_major", lambda device: 8)
     assert _options.options_of(Recipe(), gpu).recipe.backend == "mma"
     lacking.add("hopper")
+    assert _options.options_of(Recipe(backend="hopper"), gpu).recipe.backend == "mma"  # of other cards
+    monkeypatch.setattr(_options, "_compute_major", lambda device: 9)
     assert _options.options_of(Recipe(backend="hopper"), gpu).recipe.backend == "hopper"  # as the plan says
     assert _options.options_of(Recipe(backend="cudnn"), gpu).recipe.backend == "mma"
+    lacking.update(("cudnn", "hopper_cudnn"))
+    monkeypatch.setattr(_options.ctypes, "CDLL", lambda name: None)
+    assert _options.options_of(Recipe(), gpu).recipe.backend == "hopper_cudnn"
+    monkeypatch.setattr(_options, "_compute_major", lambda device: 10)
+    assert _options.options_of(Recipe(), gpu).recipe.backend == "cudnn"
+    lacking.difference_update(("cudnn", "hopper_cudnn"))
     with pytest.raises(usp.EnvironmentFault, match="backend is 'cudnn', without which"):
         _options.options_of(Recipe(), gpu, backend="cudnn")
     lacking.discard("mma")

@@ -125,7 +125,7 @@ def _loads(backend: str, device) -> bool:
     """Whether libusp.so was built with it, what it needs is there, and the card runs it."""
     if not _built(backend):
         return False
-    if backend.startswith("hopper") and torch.cuda.get_device_capability(device)[0] != 9:
+    if backend.startswith("hopper") and _compute_major(device) != 9:
         return False
     if not backend.endswith("cudnn"):
         return True
@@ -134,6 +134,10 @@ def _loads(backend: str, device) -> bool:
     except OSError:
         return False
     return True
+
+
+def _compute_major(device) -> int:
+    return torch.cuda.get_device_capability(device)[0]
 
 
 def _built(backend: str) -> bool:
