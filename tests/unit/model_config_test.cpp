@@ -124,6 +124,8 @@ TEST(ModelConfig, LayerKindsFollowTheArchitecture) {
   EXPECT_EQ(gemma.kinds[0].kind, LayerMixer::sliding);
   EXPECT_EQ(gemma.kinds[0].window, 4096);
   EXPECT_EQ(gemma.kinds[0].softcap, 50.0);
+  EXPECT_DOUBLE_EQ(*gemma.kinds[0].scale, 1.0 / 12);  // of 144, not of head dim 128
+  EXPECT_FALSE(gemma.kinds[0].alibi);
   EXPECT_EQ(gemma.kinds[0].layers[1], 2);
   const Model scout = config("meta-llama--Llama-4-Scout-17B-16E-Instruct");
   EXPECT_EQ(scout.kinds[0].kind, LayerMixer::chunked);

@@ -30,6 +30,21 @@ TEST(StepChoice, MfuCountsTheModelOnce) {
   EXPECT_GT(none.mfu, full.mfu);
 }
 
+/// Layers hold the logits of their model, and the backend that computes them.
+TEST(StepChoice, LayersHaveTheLogitsOfTheModel) {
+  Step step("gemma-2-27b", 1);
+  const PlanResult result = plan_step(step.request);
+  const PlanFile plan = make_plan_file(step.request, result.best());
+  for (const PlanLayer& layer : plan.layers) {
+    EXPECT_EQ(layer.plan.score.softcap, 50);
+    EXPECT_DOUBLE_EQ(layer.plan.score.scale, 1.0 / 12);
+    EXPECT_EQ(layer.plan.backend, Backend::mma);
+  }
+  EXPECT_TRUE(std::any_of(result.notes.begin(), result.notes.end(), [](const std::string& note) {
+    return note.find("softcap are computed by mma alone") != std::string::npos;
+  }));
+}
+
 TEST(StepChoice, AGlobalBatchIsSharedByReplicas) {
   Step step("llama-3.1-8b", 2);
   step.request.global_batch = 12;

@@ -22,6 +22,14 @@ DType dtype_of(Precision precision) {
   throw InternalError("unknown precision");
 }
 
+/// The fallback of GPUs where no other kernel computes these logits and its own were measured; else that of
+/// the host, which stands for the backend that the layers' plans are given in the end.
+Backend backend_of_scores(const AttentionPlan& plan, const Calibration& calibration) {
+  const Backend last = last_fallback(preferred_gpu_backend());
+  const bool other_logits = plan.score.softcap != 0 || plan.score.alibi;
+  return other_logits && calibration.measured(last) ? last : Backend{};
+}
+
 }  // namespace
 
 Documents attention_documents(const Workload& workload, const LayerKind& kind) {
@@ -50,6 +58,10 @@ AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, c
   plan.dkv_return = choice.dkv_return;
   plan.head_chunks = choice.head_chunks;
   plan.sink = kind.sinks;
+  plan.score.scale = kind.scale.value_or(0);
+  plan.score.softcap = kind.softcap.value_or(0);
+  plan.score.alibi = kind.alibi;
+  plan.backend = backend_of_scores(plan, *request.calibration);
   if (kind.kind == LayerMixer::cross) return plan;
   if (w.causal) plan.band.diff_min = 0;
   const i64 longest = longest_document(w.documents, w.seq);

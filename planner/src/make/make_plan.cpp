@@ -88,15 +88,19 @@ Backend backend_of(const topology::Cluster& cluster, const Calibration& calibrat
   const bool other_gpus =
       std::any_of(cluster.links.begin(), cluster.links.end(),
                   [](const topology::Link& link) { return link.kind == topology::LinkKind::xgmi; });
-  const Backend host = plan.backend;
-  if (other_gpus) return host;
+  if (other_gpus) return Backend{};
   plan.backend = gpu_backend(cluster, calibration);
   try {
     check_attention_plan(plan);
   } catch (const Error&) {  // a type or heads that no kernel of GPUs takes
-    return host;
+    return Backend{};
   }
-  return plan.backend;
+  const auto leaves = [&](Pass pass) {
+    return schedule::unsupported_reason(schedule::kernel_traits(plan.backend.of(pass)),
+                                        schedule::call_traits(plan, pass, {0, plan.shape.query_heads})) !=
+           schedule::UnsupportedReason::none;
+  };
+  return leaves(Pass::forward) && leaves(Pass::backward) ? last_fallback(plan.backend) : plan.backend;
 }
 
 }  // namespace

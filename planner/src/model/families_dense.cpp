@@ -110,6 +110,7 @@ void add_gpt(std::vector<Family>& list) {
     gpt(f);
     f.details = layer_norm(false);
     f.details.norm_vectors = 1;
+    f.alibi = true;
   });
   add(list, {"openelm"}, [](Family& f) {
     f.tied = true;

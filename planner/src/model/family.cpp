@@ -163,6 +163,7 @@ std::vector<Family> gpt_like() {
   f.back().kv = K::multi_query_flag;
   f.push_back(base);
   f.back().names = {"bloom"};
+  f.back().alibi = true;
   f.back().width = W::four_hidden;
   f.back().details.extra_norms = 2;  // one more on the embedding
   f.push_back(base);

@@ -54,6 +54,7 @@ struct Family {
   bool tied = false;
   bool mla = false;
   bool sinks = false;
+  bool alibi = false;                        ///< LayerKind::alibi, unless the config says no
   bool output_gate = false;                  ///< LayerKind::output_gate, unless attn_output_gate says no
   std::int64_t sliding_kv_factor = 1;        ///< KV heads of sliding layers over those of full ones, where no
                                              ///< key states them

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <tuple>
@@ -237,6 +238,23 @@ bool has_sinks(Reading& r, LayerMixer mixer) {
   return flag.value_or(r.family != nullptr && r.family->sinks);
 }
 
+/// What the config says of the scale of q.k: Gemma's query_pre_attn_scalar, Granite's attention_multiplier.
+std::optional<double> score_scale(Reading& r, const LayerKind& kind) {
+  std::optional<double> scale = r.keys.number("attention_multiplier", 1e-9, 1e9);
+  if (const auto scalar = r.keys.number("query_pre_attn_scalar", 1e-6, 1e9)) scale = 1 / std::sqrt(*scalar);
+  const double usual = 1 / std::sqrt(static_cast<double>(kind.head_dim_qk));
+  if (scale && std::abs(*scale / usual - 1) < 1e-9) scale.reset();
+  return scale;
+}
+
+/// A rule of the family (BLOOM, MPT), or a flag (Falcon).
+bool has_alibi(Reading& r) {
+  std::optional<bool> flag = r.keys.boolean("alibi");
+  if (auto config = r.keys.object("attn_config"))
+    if (const auto nested = config->boolean("alibi")) flag = nested;
+  return flag.value_or(r.family != nullptr && r.family->alibi);
+}
+
 LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, std::size_t layer) {
   LayerKind kind;
   kind.kind = mixer;
@@ -262,6 +280,8 @@ LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, 
   if (mixer == LayerMixer::sparse) kind.sparse = sparse_index(r);
   if (mixer == LayerMixer::cross) kind.cross_tokens = cross_tokens(r);
   kind.softcap = r.keys.number("attn_logit_softcapping", 1e-6, 1e9);
+  kind.scale = score_scale(r, kind);
+  kind.alibi = has_alibi(r);
   kind.sinks = has_sinks(r, mixer);
   kind.output_gate =
       r.family != nullptr && r.family->output_gate && r.keys.boolean("attn_output_gate").value_or(true);

@@ -29,8 +29,10 @@ Json kind_json(const LayerKind& kind) {
             {"sparse", nullptr},
             {"cross_tokens", kind.kind == LayerMixer::cross ? Json(kind.cross_tokens) : Json(nullptr)},
             {"linear", nullptr}};
-  // Absent is 1, so that the digests of other models stay.
+  // Absent is 1, the default scale and no ALiBi, so that the digests of other models stay.
   if (kind.per_layer > 1) j["per_layer"] = kind.per_layer;
+  if (kind.scale) j["scale"] = *kind.scale;
+  if (kind.alibi) j["alibi"] = true;
   if (const auto& s = kind.sparse)
     j["sparse"] = {{"topk", s->topk}, {"heads", s->heads}, {"head_dim", s->head_dim}};
   if (const auto& l = kind.linear)

@@ -69,6 +69,25 @@ void note_void_choices(const PlanRequest& request, const PlanCandidate& best,
         kinds_text(w.offload, ",")));
 }
 
+/// Softcap and ALiBi go to the kernels that compute them, and are priced by these where they were measured.
+void note_scores(const PlanRequest& request, std::vector<std::string>& notes) {
+  const auto& links = request.cluster->links;
+  const bool other_gpus = std::any_of(links.begin(), links.end(), [](const topology::Link& link) {
+    return link.kind == topology::LinkKind::xgmi;
+  });
+  if (other_gpus || request.cluster->specs.front().generation.empty()) return;
+  const Backend last = last_fallback(preferred_gpu_backend());
+  for (const LayerKind& kind : request.model->kinds) {
+    if (!kind.has_softmax() || (!kind.softcap && !kind.alibi)) continue;
+    notes.push_back(fmt::format(
+        "logits with {} are computed by {} alone, {}", kind.softcap ? "softcap" : "ALiBi", word_of(last),
+        request.calibration->measured(last)
+            ? "by whose measured kernels they are priced"
+            : "whose kernels the calibration did not measure: attention takes longer than its price"));
+    return;
+  }
+}
+
 }  // namespace
 
 void add_notes(const PlanRequest& request, PlanResult& result) {
@@ -77,6 +96,7 @@ void add_notes(const PlanRequest& request, PlanResult& result) {
   note_void_choices(request, best, result.notes);
   note_host_memory(request, best, result.notes);
   note_tiled_loss(request, best, result.notes);
+  note_scores(request, result.notes);
   if (best.choice.split && best.choice.split->mlp_tile_tokens > 0)
     result.notes.push_back(
         fmt::format("the MLP is assumed tiled ({} tokens at a time, as ALST's tiled MLP does): "

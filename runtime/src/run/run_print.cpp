@@ -124,18 +124,19 @@ const char* step_name(Pass pass) {
 Json fallbacks_json(const RunResult& run, Backend backend) {
   Json list = Json::array();
   for (const kernels::BackendFallback& d : run.fallbacks())
-    list.push_back(
-        {{"step", step_name(d.pass)}, {"reason", schedule::text_of(d.why, backend)}, {"count", d.count}});
+    list.push_back({{"step", step_name(d.pass)},
+                    {"reason", schedule::text_of(d.why, backend.of(d.pass))},
+                    {"count", d.count}});
   return list;
 }
 
 std::string fallbacks_text(const RunResult& run, Backend backend) {
   std::string text;
   for (const kernels::BackendFallback& d : run.fallbacks())
-    text +=
-        fmt::format("  note      {} {} {} fell back from {} to the {} kernel, the plan expected none: {}\n",
-                    d.count, step_name(d.pass), d.count == 1 ? "call" : "calls", backend->display_name,
-                    word_of(fallback_of(backend)), schedule::text_of(d.why, backend));
+    text += fmt::format(
+        "  note      {} {} {} fell back from {} to the {} kernel, the plan expected none: {}\n", d.count,
+        step_name(d.pass), d.count == 1 ? "call" : "calls", backend.of(d.pass)->display_name,
+        word_of(fallback_of(backend, d.pass)), schedule::text_of(d.why, backend.of(d.pass)));
   return text;
 }
 

@@ -41,7 +41,7 @@ void add_scratch(const ScratchStep& s, ScratchParts& parts) {
 }  // namespace
 
 const BackendTraits mma_traits = {.word = "mma",
-                                  .display_name = "the mma kernel",
+                                  .display_name = "mma",
                                   .summary = "this project's CUDA kernel, for all that GPUs compute",
                                   .on_gpu = true,
                                   .rounds_results = true,

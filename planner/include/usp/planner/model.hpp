@@ -60,6 +60,8 @@ struct LayerKind {
   std::int64_t head_dim_qk = 0;
   std::int64_t head_dim_v = 0;
   std::optional<std::int64_t> window;  ///< tokens; of sliding and chunked layers
+  std::optional<double> scale;         ///< of q.k; empty: 1 / sqrt(head_dim_qk)
+  bool alibi = false;                  ///< a slope per query head times the distance joins the logits
   std::optional<double> softcap;       ///< logits become softcap * tanh(logits / softcap)
   bool sinks = false;                  ///< one learnt logit per head joins the softmax denominator
   bool output_gate = false;            ///< the query projection makes a gate of its own size for the output
