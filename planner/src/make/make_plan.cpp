@@ -73,8 +73,8 @@ StepWorkload step_workload(const Workload& workload, const MemoryPolicy& memory)
 Backend gpu_backend(const topology::Cluster& cluster, const Calibration& calibration) {
   std::vector<Backend> wanted = preferred_gpu_backends();
   std::erase_if(wanted, [&](Backend backend) { return !calibration.measured(backend); });
-  for (const Backend backend : backends())
-    if (backend->word == calibration.kernel_backend && backend->on_gpu) wanted.push_back(backend);
+  if (const auto priced = find_backend(calibration.kernel_backend); priced && (*priced)->on_gpu)
+    wanted.push_back(*priced);
   for (const Backend backend : wanted)
     if (std::all_of(cluster.specs.begin(), cluster.specs.end(), [&](const auto& card) {
           return backend->generation.empty() || card.generation == backend->generation;
