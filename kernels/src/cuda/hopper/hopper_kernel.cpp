@@ -305,7 +305,7 @@ class HopperKernel final : public AttentionKernel {
     const auto in_place = [](const Args& a) {
       return is_read_in_place(a.k, a.q.type) && is_read_in_place(a.v, a.q.type);
     };
-    return list.count <= max_blocks && decide(list.front()).own &&
+    return list.gates == nullptr && list.count <= max_blocks && decide(list.front()).own &&
            std::all_of(list.begin(), list.end(), in_place);
   }
 
