@@ -43,10 +43,11 @@ struct Factors {
     replicated,
     return_lse,
     split_own_block,
+    gated,
     count
   };
   [[nodiscard]] static std::vector<int> levels() {
-    return {4, 4, 3, 5, 3, 2, 8, 3, 4, 2, 3, 3, 2, 2, 2, 2, 2, 2, 2, 3, 2, 2};
+    return {4, 4, 3, 5, 3, 2, 8, 3, 4, 2, 3, 3, 2, 2, 2, 2, 2, 2, 2, 3, 2, 2, 2};
   }
 };
 
@@ -131,6 +132,7 @@ inline void set_tokens(RuntimeCase& c, const std::vector<int>& row, CaseGenerato
   plan.sink = row[Factors::sink] == 1;
   plan.return_lse = row[Factors::return_lse] == 1;
   plan.split_own_block = row[Factors::split_own_block] == 1 && schedule::may_split_own_block(plan);
+  plan.gated = row[Factors::gated] == 1 && schedule::may_gate(plan);
   plan.score.softcap = row[Factors::softcap] == 1 ? 1.5 : 0;
   plan.score.alibi = row[Factors::alibi] == 1;
   plan.score.dropout = row[Factors::dropout] == 1 ? 0.3 : 0;

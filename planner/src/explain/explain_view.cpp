@@ -176,6 +176,12 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer,
         a.dkv_return == DkvReturn::direct || !a.method->partials_travel
             ? "dK and dV of a block go straight home after each unit; the owner adds them in order"
             : "dK and dV ride on with their block, one hop behind it, and then go home");
+  if (a.gated)
+    lines.emplace_back(
+        "gated: one call attends the own block and then each remote one as it lands, in the order of the "
+        "ring; "
+        "where transfers need multiprocessors, ranks share a GPU, or a CUDA graph is captured, the same call "
+        "runs behind the arrival of all");
   if (plan.training && a.split_own_block)
     lines.emplace_back(
         "the own block is attended in two halves of its heads backward, the second while the last dK and dV "
