@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -106,6 +107,53 @@ void check_keys(const Draw& draw, i64 count) {
   EXPECT_EQ(met, pairs_by_block(blocks)) << draw.text();
 }
 
+/// The order in which tiles of arriving blocks are claimed.
+void check_runs(const Draw& draw, i64 count) {
+  const Blocks blocks(draw.problem, count);
+  const BlockSlices slices = blocks.all();
+  const std::vector<GradRows> rows(blocks.ranges.size(), {blocks.c.grad_rows(), true});
+  const TileTable<QuerySegment> before = key_tiles(slices.list(), rows);
+  TileTable<QuerySegment> table = before;
+  const ClaimRuns runs = order_by_block(table);
+  const auto place = [](const TileEntry& t) {
+    return std::tuple(t.block, t.row, t.segment_begin, t.segment_end, t.streamed_tiles);
+  };
+  std::vector<decltype(place(table.tiles.front()))> a, b;
+  for (const TileEntry& tile : before.tiles) a.push_back(place(tile));
+  for (const TileEntry& tile : table.tiles) b.push_back(place(tile));
+  EXPECT_TRUE(std::is_permutation(a.begin(), a.end(), b.begin(), b.end())) << draw.text();
+
+  ASSERT_LE(runs.busy.size(), static_cast<std::size_t>(max_blocks + 1));
+  ASSERT_EQ(runs.busy.back(), table.busy);
+  ASSERT_EQ(runs.all.size(), runs.busy.size());
+  ASSERT_EQ(runs.all.back(), static_cast<int>(table.tiles.size()));
+  int at = 0, block = -1;
+  for (const int end : runs.busy) {
+    ASSERT_LE(at, end);
+    for (int first = at; at < end; ++at) {
+      const TileEntry& tile = table.tiles[static_cast<std::size_t>(at)];
+      const TileEntry& above = table.tiles[static_cast<std::size_t>(at == first ? at : at - 1)];
+      EXPECT_EQ(tile.block, above.block) << draw.text() << ": a run is of one block";
+      EXPECT_LE(tile.streamed_tiles, above.streamed_tiles) << draw.text();
+      EXPECT_GT(tile.streamed_tiles, 0);
+      if (at == first && !(tile.block == 0 && end == table.busy)) {
+        EXPECT_GT(tile.block, block) << draw.text() << ": blocks follow in the order of the list";
+        block = tile.block;
+      }
+    }
+  }
+}
+
+TEST(HopperBlockTiles, ArrivingBlocksAreClaimedInTheOrderOfTheList) {
+  for (const Draw& draw : test::contract_draws())
+    for (const i64 count : {1, 3, 15}) check_runs(draw, count);
+  // Half of a causal block is light: it ends the launch.
+  const std::vector<schedule::Slice> slices{test::banded(512, 512, 0, unbounded), test::rectangle(512, 512)};
+  const int block[] = {0, 1};
+  TileTable<QuerySegment> table = key_tiles({slices.data(), 2, block}, std::vector<GradRows>(2, {512, true}));
+  EXPECT_EQ(order_by_block(table).busy, (std::vector<int>{2, 6, 8}));
+}
+
 TEST(HopperBlockTiles, MeetEveryVisiblePairOnceInItsBlock) {
   std::vector<Draw> draws = test::contract_draws();
   for (std::uint64_t seed = 1; seed <= 20; ++seed) draws.push_back(test::random_draw(seed));
@@ -131,6 +179,10 @@ TEST(HopperBlockTiles, ListsOfNothing) {
   EXPECT_TRUE(none.tiles.empty());
   EXPECT_EQ(key_tiles({nullptr, 0}, {{300, false}, {300, true}}).tiles.size(), 3U);
   EXPECT_EQ(query_tiles({nullptr, 0}, 300, 128).busy, 0);
+  TileTable<QuerySegment> idle = key_tiles({nullptr, 0}, {{300, true}});
+  const ClaimRuns runs = order_by_block(idle);
+  EXPECT_EQ(runs.busy, std::vector<int>{0});
+  EXPECT_EQ(runs.all, std::vector<int>{3});
 }
 
 }  // namespace

@@ -44,4 +44,19 @@ struct GradRows {
 /// that are overwritten all. Tiles that see the same queries begin at different ones.
 [[nodiscard]] TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<GradRows>& rows);
 
+/// Runs in which tiles are claimed, as their ends: of the tiles that see something, then of all.
+struct ClaimRuns {
+  std::vector<int> busy, all;
+  [[nodiscard]] const std::vector<int>& of(bool all_tiles) const { return all_tiles ? all : busy; }
+};
+/// In the order of the table.
+template <class Segment>
+[[nodiscard]] ClaimRuns one_run(const TileTable<Segment>& table) {
+  return {{table.busy}, {static_cast<int>(table.tiles.size())}};
+}
+/// Orders tiles of blocks that are arriving: a run for each block, in the order of the list, so that what has
+/// arrived is worked on first. Light tiles of the first block come last, to end the launch evenly, and tiles
+/// that see nothing behind them.
+[[nodiscard]] ClaimRuns order_by_block(TileTable<QuerySegment>& table);
+
 }  // namespace usp::kernels::hopper

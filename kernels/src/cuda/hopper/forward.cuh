@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../tiles/rows.cuh"
+#include "arrivals.cuh"
 #include "forward_shared.cuh"
 
 /// Attention forward: a tile of 128 query rows stays, keys and values stream by. One warpgroup moves data and
@@ -33,6 +34,7 @@ __device__ __forceinline__ void load_all(const ForwardParams& p, const ForwardSh
   Ring<S::claim_slots> claims;
   Ring<S::q_buffers> q;
   Ring<S::stages> kv;
+  Arrivals arrivals(p);
   for (;;) {
     const Claim claim = make_claim(p);
     publish_claim(shared, claims, claim);
@@ -49,14 +51,24 @@ __device__ __forceinline__ void load_all(const ForwardParams& p, const ForwardSh
       const Barrier k_full = shared.k_full(kv.place), v_full = shared.v_full(kv.place),
                     v_landed = shared.v_landed(kv.place);
       shared.k_empty(kv.place).wait(kv.parity ^ 1);
-      k_full.arrive_with_bytes(S::k_bytes);
-      load_rows<S::Dk, S::keys>(block_address(shared.k + kv.place * S::k_bytes), p.k[segment.block],
-                                {0, kv_head, key, claim.batch}, k_full);
+      const bool arrived = arrivals.await(p, segment.block);
+      if (arrived) {
+        k_full.arrive_with_bytes(S::k_bytes);
+        load_rows<S::Dk, S::keys>(block_address(shared.k + kv.place * S::k_bytes), p.k[segment.block],
+                                  {0, kv_head, key, claim.batch}, k_full);
+      } else {
+        k_full.arrive();
+      }
       shared.v_empty(kv.place).wait(kv.parity ^ 1);
       const bool last = key + S::keys > segment.end;
-      (last ? v_landed : v_full).arrive_with_bytes(S::v_bytes);
-      load_rows<S::Dv, S::keys>(block_address(shared.v + kv.place * S::v_bytes), p.v[segment.block],
-                                {0, kv_head, key, claim.batch}, last ? v_landed : v_full);
+      const Barrier landed = last ? v_landed : v_full;
+      if (arrived) {
+        landed.arrive_with_bytes(S::v_bytes);
+        load_rows<S::Dv, S::keys>(block_address(shared.v + kv.place * S::v_bytes), p.v[segment.block],
+                                  {0, kv_head, key, claim.batch}, landed);
+      } else {
+        landed.arrive();
+      }
       if (last) v_full.arrive();
       kv.advance();
     });

@@ -85,22 +85,52 @@ template <class V>
   return view;
 }
 
+/// Rows of the boxes that a launch loads.
+struct BoxRows {
+  int queries, keys;
+};
+
+template <class Args>
+void describe_gates(CommonParams& p, const BlockList<Args>& list) {
+  if (list.gates == nullptr) return;
+  p.watch = list.watch;
+  for (i64 i = 0; i < list.count; ++i) {
+    p.gates[i] = list.gates[i];
+    if (p.gates[i].flag != nullptr) p.awaited |= std::uint32_t{1} << i;
+  }
+}
+
+/// A table of tiles in the device's memory, and the runs in which they are claimed.
+template <class Segment>
+struct Tiles {
+  Tiles(Resources& r, const SliceList& slices, const TileTable<Segment>& of, ClaimRuns claim_runs)
+      : table(r.tables(), slices, of), runs(std::move(claim_runs)) {}
+
+  DeviceTable<Segment> table;
+  ClaimRuns runs;
+};
+
 /// What the launches of both passes share.
-template <class Params, class Args, class Table>
-void describe(Params& p, Engine& engine, const BlockList<Args>& list, const Table& table, int q_box,
-              int key_box) {
+template <class Params, class Args, class Segment>
+void describe(Params& p, Engine& engine, const BlockList<Args>& list, const Tiles<Segment>& tiles,
+              bool all_tiles, BoxRows boxes) {
   Resources& r = engine.resources;
   const Args& a = list.front();
   const Range kv_heads = a.scope.kv_heads();
   const ConstView q = r.readable(a.q, a.q.type, a.scope.query_heads, Role::q);
-  p.q = row_boxes(q, q_box);
+  p.q = row_boxes(q, boxes.queries);
   for (i64 i = 0; i < list.count; ++i) {
     const Args& block = list.blocks[i];
-    p.k[i] = row_boxes(part_of(r.readable(block.k, a.q.type, kv_heads, Role::k), kv_heads), key_box);
-    p.v[i] = row_boxes(part_of(r.readable(block.v, a.q.type, kv_heads, Role::v), kv_heads), key_box);
+    p.k[i] = row_boxes(part_of(r.readable(block.k, a.q.type, kv_heads, Role::k), kv_heads), boxes.keys);
+    p.v[i] = row_boxes(part_of(r.readable(block.v, a.q.type, kv_heads, Role::v), kv_heads), boxes.keys);
   }
   p.q_head_begin = static_cast<int>(q.heads.begin), p.kv_begin = static_cast<int>(kv_heads.begin);
+  const DeviceTable<Segment>& table = tiles.table;
   p.tiles = table.tiles(), p.segments = table.segments(), p.slices = table.slices();
+  p.tile_count = table.tile_count(all_tiles);
+  const std::vector<int>& run_ends = tiles.runs.of(all_tiles);
+  std::copy(run_ends.begin(), run_ends.end(), p.run_ends);
+  describe_gates(p, list);
   p.next_claim = reinterpret_cast<int*>(engine.claims->data());
   p.claim_count = p.tile_count * p.heads_of_all;
   p.head_begin = static_cast<int>(a.scope.query_heads.begin);
@@ -123,8 +153,8 @@ class ForwardStep final : public PreparedStep<Given> {
     if (!is_work(a)) return;
     tile_ = forward_tile(a.q.width, a.v.width);
     const BlockSlices slices(list);
-    table_.emplace(engine.resources.tables(), slices.list(),
-                   query_tiles(slices.list(), a.q.rows, tile_.keys));
+    const TileTable<KeySegment> table = query_tiles(slices.list(), a.q.rows, tile_.keys);
+    tiles_.emplace(engine.resources, slices.list(), table, one_run(table));
     make_room(engine.resources, list);
   }
 
@@ -132,7 +162,7 @@ class ForwardStep final : public PreparedStep<Given> {
   void enqueue(const Given& given) override {
     const AttendBlocks list = as_list(given);
     const AttendArgs& a = list.front();
-    if (!table_ || table_->tile_count(a.overwrite) == 0) return;
+    if (!tiles_ || tiles_->table.tile_count(a.overwrite) == 0) return;
     const device::DeviceScope on(engine_.resources.device());
     ForwardParams p;
     p.heads = static_cast<int>(a.scope.query_heads.size());
@@ -145,15 +175,14 @@ class ForwardStep final : public PreparedStep<Given> {
     p.sink = a.sink;
     p.o = strided(a.o);
     p.o_pieces = divides(a.o, 16, 16 / bytes_of(a.o.type));
-    p.tile_count = table_->tile_count(a.overwrite);
-    describe(p, engine_, list, *table_, query_rows, tile_.keys);
+    describe(p, engine_, list, *tiles_, a.overwrite, {query_rows, tile_.keys});
     forward(p, tile_, a.q.type, engine_.resources.memory().stream());
     a.scope.progress();
   }
 
   Engine& engine_;
   ForwardTile tile_;
-  std::optional<DeviceTable<KeySegment>> table_;  ///< empty: no work
+  std::optional<Tiles<KeySegment>> tiles_;  ///< empty: no work
 };
 
 template <class Given>
@@ -167,7 +196,9 @@ class BackwardStep final : public PreparedStep<Given> {
     std::vector<GradRows> rows;
     for (const AttendGradArgs& block : list) rows.push_back({block.dk.rows, block.overwrites_dkv()});
     Resources& r = engine.resources;
-    table_.emplace(r.tables(), slices.list(), key_tiles(slices.list(), rows));
+    TileTable<QuerySegment> table = key_tiles(slices.list(), rows);
+    ClaimRuns runs = list.gates == nullptr ? one_run(table) : order_by_block(table);
+    tiles_.emplace(r, slices.list(), table, std::move(runs));
     make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
     direct_ = a.dq.type == DType::fp32 && divides(a.dq, 16, 4);
@@ -176,7 +207,7 @@ class BackwardStep final : public PreparedStep<Given> {
 
  private:
   void enqueue(const Given& given) override {
-    if (!table_) return;
+    if (!tiles_) return;
     const AttendGradBlocks list = as_list(given);
     const AttendGradArgs& a = list.front();
     const device::DeviceScope on(engine_.resources.device());
@@ -185,7 +216,7 @@ class BackwardStep final : public PreparedStep<Given> {
     View sum = a.dq;
     if (!direct_) sum = sum_of(a), sum.data = engine_.resources.scratch(Role::dq);
     if (!direct_ || a.overwrite) memory.fill(part_of(sum, a.scope.query_heads), 0);
-    if (table_->tile_count(true) != 0) add_grads(list, sum);
+    if (tiles_->table.tile_count(true) != 0) add_grads(list, sum);
     if (!direct_)
       memory.copy_region(sum, all, a.dq, all, a.overwrite ? WriteMode::overwrite : WriteMode::accumulate);
     a.scope.progress();
@@ -216,14 +247,13 @@ class BackwardStep final : public PreparedStep<Given> {
       p.grads[i] = {strided(block.dk), strided(block.dv), static_cast<int>(block.dk.rows),
                     block.overwrites_dkv()};
     }
-    p.tile_count = table_->tile_count(true);
-    describe(p, engine_, list, *table_, step_rows, key_rows);
+    describe(p, engine_, list, *tiles_, true, {step_rows, key_rows});
     backward(p, a.q.type, engine_.resources.memory().stream());
   }
 
   Engine& engine_;
-  std::optional<DeviceTable<QuerySegment>> table_;  ///< empty: no work
-  bool direct_ = false;                             ///< dq is summed in its own memory
+  std::optional<Tiles<QuerySegment>> tiles_;  ///< empty: no work
+  bool direct_ = false;                       ///< dq is summed in its own memory
 };
 
 /// A step of the fallback.
@@ -254,6 +284,7 @@ class HopperKernel final : public AttentionKernel {
   [[nodiscard]] const char* name() const override { return "hopper"; }
   [[nodiscard]] Memory& memory() override { return engine_.resources.memory(); }
   [[nodiscard]] bool rounds_results() const override { return hopper_traits.rounds_results; }
+  [[nodiscard]] bool waits_inside(Pass /*pass*/) const override { return hopper_traits.waits_inside; }
   [[nodiscard]] std::vector<BackendFallback> fallbacks() const override { return engine_.fallback.counts(); }
 
   [[nodiscard]] std::unique_ptr<PreparedAttend> prepare(const AttendArgs& a) override {
@@ -305,7 +336,7 @@ class HopperKernel final : public AttentionKernel {
     const auto in_place = [](const Args& a) {
       return is_read_in_place(a.k, a.q.type) && is_read_in_place(a.v, a.q.type);
     };
-    return list.gates == nullptr && list.count <= max_blocks && decide(list.front()).own &&
+    return list.count <= max_blocks && decide(list.front()).own &&
            std::all_of(list.begin(), list.end(), in_place);
   }
 
