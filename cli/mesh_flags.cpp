@@ -45,6 +45,19 @@ void add_schedule_flags(FlagGroup& group, Constraints& fixed, bool has_defaults)
   group.word("--order", fixed.order,
              "axis on neighbouring devices: " + word_choice<AxisOrder>() +
                  default_word(has_defaults, Placement{}.order));
+  group.flag(
+      "--gated", fixed.gated,
+      "attend remote blocks in one call with the own one, which awaits each as it lands (never chosen: its "
+      "gain has not been measured)");
+}
+
+/// Throws UsageError for --gated beside a method of other blocks.
+void check_gated(bool gated, Method method) {
+  if (!gated || method->joins_remote_blocks) return;
+  throw UsageError(fmt::format(
+      "--gated needs blocks that come straight from their owners to memory which holds them all; --method {} "
+      "attends one after another in slots that are filled again",
+      word_of(method)));
 }
 
 /// Throws UsageError for an inner ring that does not cut the ring.
@@ -83,10 +96,6 @@ void add_layout_flags(const Verb& verb, MeshFlags& flags) {
                max_degree);
   add_schedule_flags(group, flags.fixed, true);
   group.flag("--prune", flags.prune, "send only the KV rows that a receiver's mask can see");
-  group.flag(
-      "--gated", flags.gated,
-      "attend remote blocks in one call with the own one, which awaits each as it lands (off: its gain "
-      "has not been measured)");
 }
 
 void add_constraint_flags(const Verb& verb, MeshFlags& flags) {
@@ -105,7 +114,8 @@ void check_mesh(const MeshFlags& flags, bool forward_only, SweptDegrees swept) {
                                      {"--layout", fixed.layout.has_value()},
                                      {"--dkv-return", fixed.dkv_return.has_value()},
                                      {"--prune", flags.prune},
-                                     {"--gated", flags.gated}});
+                                     {"--gated", fixed.gated}});
+  if (fixed.method) check_gated(fixed.gated, *fixed.method);
   if (fixed.order && !swept.ring && !swept.ulysses) refuse_order_of_one_axis(fixed.ring, fixed.ulysses);
   refuse_without_backward(forward_only, {{"--dkv-return", fixed.dkv_return.has_value()}});
 }
@@ -123,12 +133,8 @@ void set_layout(const MeshFlags& flags, AttentionPlan& plan) {
   check_method(plan, inner != rows);
   plan.head_chunks = fixed.head_chunks.value_or(1);
   plan.prune = flags.prune;
-  plan.gated = flags.gated;
-  if (plan.gated && !schedule::may_gate(plan))
-    throw UsageError(fmt::format(
-        "--gated needs blocks that come straight from their owners to memory which holds them all; --method "
-        "{} attends one after another in slots that are filled again",
-        word_of(plan.method)));
+  check_gated(fixed.gated, plan.method);
+  plan.gated = fixed.gated;
   plan.split_own_block = schedule::splits_own_block(plan);
 }
 

@@ -18,7 +18,6 @@ struct MeshFlags {
   Constraints fixed;
   std::optional<int> ring_inner;
   bool prune = false;
-  bool gated = false;
 };
 
 /// Adds the group "Layout" of a verb that takes one layout: the degrees are required, other flags have

@@ -5,7 +5,7 @@
 //   gpu_ranks RANKS contract
 //   gpu_ranks RANKS graph RING ULYSSES
 //     captured once, replayed 1,000 times, bits equal
-//   gpu_ranks RANKS killed|late TRANSPORT eager|replay
+//   gpu_ranks RANKS killed|late TRANSPORT eager|replay|gated
 //     the last rank dies, or never calls again; the others end by the watchdog
 // Exits with 0, with 5 and a named error where a peer was lost, with 77 where there is no GPU.
 #include "device_payloads.hpp"
@@ -43,14 +43,15 @@ void contract_of(comm::Communicator& control) {
 
 /// A rank with a step that has run once.
 struct WarmRank {
-  WarmRank(comm::Communicator& control, int ring, int ulysses, const std::string& transport = "copy_engine")
-      : gpu(control),
-        kernel(make_repeatable(Backend::mma, *gpu.memory)),
+  WarmRank(comm::Communicator& control, const AttentionPlan& plan,
+           const std::string& transport = "copy_engine")
+      : gpu(control, {.gates_on_shared_gpus = plan.gated}),
+        kernel(make_repeatable(plan.backend, *gpu.memory)),
         nccl(transport == "nccl"
                  ? comm::make_message_data_plane(comm::make_nccl_communicator(control, gpu.stream), control)
                  : nullptr),
         data_plane(nccl ? *nccl : *gpu.data_plane),
-        attention(plan_of(Backend::mma, ring, ulysses), data_plane, *kernel) {
+        attention(plan, data_plane, *kernel) {
     attention.set_batch(Documents::single(tokens, tokens));
     step.emplace(gpu.stream, attention, static_cast<i64>(attention.q_tokens().size()));
     step->randomize(static_cast<unsigned>(10 * control.rank()));
@@ -83,7 +84,7 @@ struct WarmRank {
 }
 
 void graph_of(comm::Communicator& control, int ring, int ulysses) {
-  WarmRank rank(control, ring, ulysses);
+  WarmRank rank(control, plan_of(Backend::mma, ring, ulysses));
   const Graph graph(rank.gpu.stream, [&] { rank.step->run(); });
   rank.step->randomize(static_cast<unsigned>(100 + 10 * control.rank()));  // a replay reads what is there now
   rank.step->run();
@@ -116,8 +117,14 @@ void leave(bool killed) {
 }
 
 /// Steps without end, until a lost peer ends them.
-void lose_of(comm::Communicator& control, bool killed, const std::string& transport, bool replay) {
-  WarmRank rank(control, control.size(), 1, transport);
+void lose_of(comm::Communicator& control, bool killed, const std::string& transport, const std::string& how) {
+  const bool replay = how == "replay", gated = how == "gated";
+  const bool waits_inside = gated && device::device_info(0).compute_major == 9;
+  AttentionPlan plan = plan_of(waits_inside ? Backend::hopper : Backend::mma, control.size(), 1);
+  if (gated) plan.method = Method::all_gather_kv, plan.gated = true;
+  WarmRank rank(control, plan, transport);
+  if (gated)
+    require(rank.attention.record(Pass::forward).gated_calls == 1, "the call did not wait at a gate");
   std::optional<Graph> graph;
   if (replay) graph.emplace(rank.gpu.stream, [&] { rank.step->run(); });
   const bool victim = control.rank() == control.size() - 1;
@@ -138,7 +145,7 @@ void play(comm::Communicator& control, const std::vector<std::string>& scenario)
   if (scenario[0] == "contract") return contract_of(control);
   if (scenario[0] == "graph") return graph_of(control, std::stoi(scenario.at(1)), std::stoi(scenario.at(2)));
   if (scenario[0] == "killed" || scenario[0] == "late")
-    return lose_of(control, scenario[0] == "killed", scenario.at(1), scenario.at(2) == "replay");
+    return lose_of(control, scenario[0] == "killed", scenario.at(1), scenario.at(2));
   throw UsageError("no scenario '" + scenario[0] + "'");
 }
 

@@ -78,6 +78,7 @@ def play(program, scenario, launchers):
 # What becomes of a rank, transport, how steps run, environment. A graph over NCCL is not watched.
 LOSSES = [(fate, "copy_engine", how, environment) for fate in ("killed", "late") for how in ("eager", "replay")
           for environment in ({}, ONE_QUEUE)]
+LOSSES += [(fate, "copy_engine", "gated", environment) for fate in ("killed", "late") for environment in ({}, ONE_QUEUE)]
 LOSSES += [(fate, "nccl", "eager", {}) for fate in ("killed", "late")]
 
 
