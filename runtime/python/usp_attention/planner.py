@@ -362,7 +362,7 @@ def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, 
     """Lays out one attention call on a cluster, or on `ranks` threads of this host (times are then a guess).
 
     backend: None is the fastest of those that the cluster's calibration measured, and without one cpu. fixed: ring,
-    ulysses, method, layout, dkv_return, head_chunks, order, gated. Raises as `plan`.
+    ulysses, method, layout, dkv_return, head_chunks, order. Raises as `plan`.
     """
     if (cluster is None) == (ranks is None):
         raise UsageError("plan_attention takes one of cluster and ranks")
@@ -384,7 +384,7 @@ def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, 
     return AttentionResult.from_json(_ask(lib().usp_plan_attention_json, request))
 
 
-_FIXED = ("ring", "ulysses", "method", "layout", "dkv_return", "head_chunks", "order", "gated")
+_FIXED = ("ring", "ulysses", "method", "layout", "dkv_return", "head_chunks", "order")
 
 
 def _plain(**arguments) -> None:
