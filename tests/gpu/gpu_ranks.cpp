@@ -3,8 +3,8 @@
 //   gpu_ranks 1 devices
 //     prints how many GPUs there are
 //   gpu_ranks RANKS contract
-//   gpu_ranks RANKS graph RING ULYSSES
-//     captured once, replayed 1,000 times, bits equal
+//   gpu_ranks RANKS graph RING ULYSSES [gated]
+//     captured once, replayed 1,000 times, bits equal; gated calls run behind waits in a graph
 //   gpu_ranks RANKS killed|late TRANSPORT eager|replay|gated
 //     the last rank dies, or never calls again; the others end by the watchdog
 // Exits with 0, with 5 and a named error where a peer was lost, with 77 where there is no GPU.
@@ -39,6 +39,15 @@ void contract_of(comm::Communicator& control) {
   GpuRank rank(control);
   DevicePayloads payloads(*rank.data_plane, *rank.memory);
   contract::check_data_plane(*rank.data_plane, payloads);
+}
+
+/// By the backend that waits inside its launch, where it runs.
+[[nodiscard]] AttentionPlan gated_plan(int ring, int ulysses) {
+  const bool waits_inside = device::device_info(0).compute_major == 9;
+  AttentionPlan plan = plan_of(waits_inside ? Backend::hopper : Backend::mma, ring, ulysses);
+  plan.method = Method::all_gather_kv;
+  plan.gated = true;
+  return plan;
 }
 
 /// A rank with a step that has run once.
@@ -83,8 +92,8 @@ struct WarmRank {
   return seconds / static_cast<double>(ticks);
 }
 
-void graph_of(comm::Communicator& control, int ring, int ulysses) {
-  WarmRank rank(control, plan_of(Backend::mma, ring, ulysses));
+void graph_of(comm::Communicator& control, int ring, int ulysses, bool gated) {
+  WarmRank rank(control, gated ? gated_plan(ring, ulysses) : plan_of(Backend::mma, ring, ulysses));
   const Graph graph(rank.gpu.stream, [&] { rank.step->run(); });
   rank.step->randomize(static_cast<unsigned>(100 + 10 * control.rank()));  // a replay reads what is there now
   rank.step->run();
@@ -119,10 +128,8 @@ void leave(bool killed) {
 /// Steps without end, until a lost peer ends them.
 void lose_of(comm::Communicator& control, bool killed, const std::string& transport, const std::string& how) {
   const bool replay = how == "replay", gated = how == "gated";
-  const bool waits_inside = gated && device::device_info(0).compute_major == 9;
-  AttentionPlan plan = plan_of(waits_inside ? Backend::hopper : Backend::mma, control.size(), 1);
-  if (gated) plan.method = Method::all_gather_kv, plan.gated = true;
-  WarmRank rank(control, plan, transport);
+  WarmRank rank(control, gated ? gated_plan(control.size(), 1) : plan_of(Backend::mma, control.size(), 1),
+                transport);
   if (gated)
     require(rank.attention.record(Pass::forward).gated_calls == 1, "the call did not wait at a gate");
   std::optional<Graph> graph;
@@ -143,7 +150,9 @@ void lose_of(comm::Communicator& control, bool killed, const std::string& transp
 
 void play(comm::Communicator& control, const std::vector<std::string>& scenario) {
   if (scenario[0] == "contract") return contract_of(control);
-  if (scenario[0] == "graph") return graph_of(control, std::stoi(scenario.at(1)), std::stoi(scenario.at(2)));
+  if (scenario[0] == "graph")
+    return graph_of(control, std::stoi(scenario.at(1)), std::stoi(scenario.at(2)),
+                    scenario.size() > 3 && scenario[3] == "gated");
   if (scenario[0] == "killed" || scenario[0] == "late")
     return lose_of(control, scenario[0] == "killed", scenario.at(1), scenario.at(2));
   throw UsageError("no scenario '" + scenario[0] + "'");
