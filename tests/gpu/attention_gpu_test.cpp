@@ -152,16 +152,9 @@ TEST_P(AttentionGpu, ErrorHardlyGrowsWithTheRing) {
 }
 
 /// So small that the kernels of all ranks fit on one GPU together: then gates work there too.
-[[nodiscard]] RuntimeCase gated_case(Backend backend, int ring, int ulysses) {
-  RuntimeCase c;
+[[nodiscard]] RuntimeCase small_case(Backend backend, int ring, int ulysses) {
+  RuntimeCase c = gated_case(ring, ulysses, {1, 600, 600, 4, 2, 64, 64, DType::bf16}, {0, 251, 260, 600});
   c.plan.backend = backend;
-  c.plan.method = Method::all_gather_kv;
-  c.plan.gated = true;
-  c.plan.mesh = {1, ring, ulysses};
-  c.plan.shape = {1, 600, 600, 4, 2, 64, 64, DType::bf16};
-  c.plan.band = {0, unbounded};
-  c.documents = Documents::packed({0, 251, 260, 600});
-  c.seed = 91;
   return c;
 }
 
@@ -184,19 +177,19 @@ void expect_gated(const RuntimeCase& c, int calls) {
 
 /// Pushes of the caller's tensors, pulls of exchanged ones, several chunks and blocks.
 TEST_P(AttentionGpu, GatedCallsAreExact) {
-  expect_gated(gated_case(GetParam(), 2, 1), 20);
-  expect_gated(gated_case(GetParam(), 3, 1), 5);
-  RuntimeCase chunks = gated_case(GetParam(), 2, 1);
+  expect_gated(small_case(GetParam(), 2, 1), 20);
+  expect_gated(small_case(GetParam(), 3, 1), 5);
+  RuntimeCase chunks = small_case(GetParam(), 2, 1);
   chunks.plan.head_chunks = 2;
   expect_gated(chunks, 5);
-  RuntimeCase exchanged = gated_case(GetParam(), 2, 2);
+  RuntimeCase exchanged = small_case(GetParam(), 2, 2);
   exchanged.documents = Documents::single(600, 600);
   expect_gated(exchanged, 5);
 }
 
 /// Where ranks share a GPU a call does not wait inside: it runs behind the arrival of its blocks.
 TEST_P(AttentionGpu, GatedPlansOnSharedGpusRunBehindWaits) {
-  const RuntimeCase c = gated_case(GetParam(), 2, 1);
+  const RuntimeCase c = small_case(GetParam(), 2, 1);
   const bool shared = device::device_count() < 2;
   comm::run_threads(2, {.watchdog_s = 10}, [&](comm::Communicator& control) {
     GpuRank rank(control);
@@ -211,7 +204,7 @@ TEST_P(AttentionGpu, GatedPlansOnSharedGpusRunBehindWaits) {
 /// A peer that never comes to the exchange that a gated call awaits: the others end by the deadline, which
 /// names it, and a new mesh in the same process is right.
 TEST_P(AttentionGpu, APeerThatDiesUnderAGateIsNamed) {
-  const RuntimeCase c = gated_case(GetParam(), 2, 1);
+  const RuntimeCase c = small_case(GetParam(), 2, 1);
   std::mutex mutex;
   comm::CommunicationFault fault;
   EXPECT_THROW(comm::run_threads(2, {.watchdog_s = 1},

@@ -63,16 +63,8 @@ class HookedPlane final : public comm::DataPlane {
   const Hooks hooks_;
 };
 
-[[nodiscard]] RuntimeCase gated_case(int ring, int ulysses) {
-  RuntimeCase c;
-  c.plan.mesh = {1, ring, ulysses};
-  c.plan.method = Method::all_gather_kv;
-  c.plan.gated = true;
-  c.plan.shape = {1, 75, 75, 8, 2, 16, 16, DType::bf16};
-  c.plan.band = {0, unbounded};
-  c.documents = Documents::packed({0, 30, 33, 75});
-  c.seed = 21;
-  return c;
+[[nodiscard]] RuntimeCase small_case(int ring, int ulysses) {
+  return gated_case(ring, ulysses, {1, 75, 75, 8, 2, 16, 16, DType::bf16}, {0, 30, 33, 75});
 }
 
 void expect_right(const TrialErrors& e, double tolerance) {
@@ -105,7 +97,7 @@ TEST(Gated, EqualsTheOracleAndTheListBehindWaits) {
   for (const auto& [ring, ulysses] : {std::pair(2, 1), std::pair(3, 2), std::pair(4, 1)})
     for (const LayoutKind layout : {LayoutKind::contiguous, LayoutKind::zigzag, LayoutKind::striped})
       for (const bool prune : {false, true}) {
-        RuntimeCase c = gated_case(ring, ulysses);
+        RuntimeCase c = small_case(ring, ulysses);
         c.plan.layout = layout;
         c.plan.prune = prune;
         c.plan.split_own_block = prune;
@@ -120,7 +112,7 @@ TEST(Gated, EqualsTheOracleAndTheListBehindWaits) {
 
 /// A call begins with what is there on every rank that sees a remote block.
 TEST(Gated, CallsBeginBeforeTheirBlocksArrive) {
-  RuntimeCase c = gated_case(3, 1);
+  RuntimeCase c = small_case(3, 1);
   c.documents = Documents::single(75, 75);
   c.plan.band = {};
   for (const int chunks : {1, 2}) {
@@ -145,7 +137,7 @@ void expect_right_on_a_new_mesh(const RuntimeCase& c) {
 }
 
 TEST(Gated, APeerThatDiesUnderAGateEndsTheCall) {
-  const RuntimeCase c = gated_case(3, 1);
+  const RuntimeCase c = small_case(3, 1);
   std::atomic<int> ended{0};
   EXPECT_THROW(comm::run_threads(3, {.watchdog_s = 20},
                                  [&](comm::Communicator& comm) {
@@ -162,13 +154,14 @@ TEST(Gated, APeerThatDiesUnderAGateEndsTheCall) {
                                      ++ended;
                                      throw;
                                    }
-                                 }), std::runtime_error);
+                                 }),
+               std::runtime_error);
   EXPECT_EQ(ended, 2);
   expect_right_on_a_new_mesh(c);
 }
 
 TEST(Gated, APeerThatStaysSilentUnderAGateIsNamedByTheDeadline) {
-  const RuntimeCase c = gated_case(2, 1);
+  const RuntimeCase c = small_case(2, 1);
   std::atomic<bool> ended{false};
   comm::CommunicationFault fault;
   EXPECT_THROW(comm::run_threads(2, {.watchdog_s = 0.3},
@@ -197,7 +190,7 @@ TEST(Gated, APeerThatStaysSilentUnderAGateIsNamedByTheDeadline) {
 }
 
 TEST(Gated, AnInterruptEndsAWaitAtAGate) {
-  const RuntimeCase c = gated_case(2, 1);
+  const RuntimeCase c = small_case(2, 1);
   std::atomic<bool> interrupted{false}, ended{false};
   comm::CommOptions options{.watchdog_s = 20};
   options.interrupted = [&] { return interrupted.load(); };

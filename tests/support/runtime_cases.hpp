@@ -6,6 +6,8 @@
 
 #include "usp/kernels/score_terms.hpp"
 
+#include <utility>
+
 namespace usp::test {
 
 /// How a caller's tensors lie in memory.
@@ -139,6 +141,20 @@ inline void set_tokens(RuntimeCase& c, const std::vector<int>& row, CaseGenerato
   plan.score.block_tokens = row[Factors::blocks] == 1 ? 3 : 0;
   c.order = static_cast<MemoryOrder>(row[Factors::order]);
   case_detail::set_tokens(c, row, draw);
+  return c;
+}
+
+/// Packed causal documents on a mesh whose ranks await the blocks of one another inside a call.
+[[nodiscard]] inline RuntimeCase gated_case(int ring, int ulysses, const AttentionShape& shape,
+                                            std::vector<i64> cu_seqlens) {
+  RuntimeCase c;
+  c.plan.mesh = {1, ring, ulysses};
+  c.plan.method = Method::all_gather_kv;
+  c.plan.gated = true;
+  c.plan.shape = shape;
+  c.plan.band = {0, unbounded};
+  c.documents = Documents::packed(std::move(cu_seqlens));
+  c.seed = 21;
   return c;
 }
 

@@ -158,9 +158,15 @@ std::string gated_words(const AttentionPlan& a) {
   const std::string_view name = word_of(a.backend);
   std::string text =
       "gated: one call attends the own block and then each remote one, in the order of the ring, as it lands";
-  text += a.backend.of(Pass::forward)->waits_inside
-              ? fmt::format("; {} waits inside its launch", name)
-              : fmt::format("; {} launches a kernel per block, each behind its arrival", name);
+  const bool forward = a.backend.of(Pass::forward)->waits_inside,
+             backward = a.backend.of(Pass::backward)->waits_inside;
+  if (forward && backward)
+    text += fmt::format("; {} waits inside its launches", name);
+  else if (forward)
+    text +=
+        fmt::format("; {} waits inside its launch forward, and backward launches a kernel per block", name);
+  else
+    text += fmt::format("; {} launches a kernel per block, each behind its arrival", name);
   if (a.backend->on_gpu)
     text +=
         ". Transfers by NCCL, ranks that share a GPU, and CUDA graphs have no gates: there the call runs "
