@@ -52,7 +52,8 @@ void check_queries(const Draw& draw, i64 count, int group) {
   const Blocks blocks(draw.problem, count);
   const BlockSlices slices = blocks.all();
   constexpr int keys = 80;
-  const auto [table, bundle_log2] = query_tiles(slices.list(), blocks.c.q_rows, {{0, 2 * group}, group}, keys);
+  const auto [table, bundle_log2] =
+      query_tiles(slices.list(), blocks.c.q_rows, {{0, 2 * group}, group}, keys);
   const i64 tokens = query_rows >> bundle_log2;
   std::vector<i64> met(blocks.slices.size(), 0);
   for (const TileEntry& tile : table.tiles) {

@@ -41,8 +41,9 @@ struct QueryHeads {
   Range heads;
   int group = 1;
 };
-/// Streamed tiles have `keys` rows and follow in the order of the list. Heads of one KV head are bundled, in a
-/// power of two, where tiles of fewer tokens stream clearly fewer keys: few tokens, short documents, windows.
+/// Streamed tiles have `keys` rows and follow in the order of the list. Heads of one KV head are bundled, in
+/// a power of two, where tiles of fewer tokens stream clearly fewer keys: few tokens, short documents,
+/// windows.
 [[nodiscard]] QueryTiles query_tiles(const SliceList& slices, i64 q_rows, const QueryHeads& heads, int keys);
 
 /// Gradient rows of a block; where they are overwritten, all of them are written.

@@ -6,8 +6,8 @@
 #include "forward_shared.cuh"
 
 /// Attention forward: a tile of 128 query rows stays, keys and values stream by. A row is a token of a head;
-/// the heads of a bundle share the tile. One warpgroup moves data and prepares masks, two compute 64 rows each
-/// and alternate, so that the softmax of one runs beside the products of the other.
+/// the heads of a bundle share the tile. One warpgroup moves data and prepares masks, two compute 64 rows
+/// each and alternate, so that the softmax of one runs beside the products of the other.
 namespace usp::kernels::hopper {
 
 [[nodiscard]] __device__ __forceinline__ Claim make_claim(const ForwardParams& p) {

@@ -173,7 +173,8 @@ class ForwardStep final : public PreparedStep<Given> {
     i64 keys = 0;
     for (const AttendArgs& block : list) keys += block.k.rows;
     const i64 kv_bytes = keys * (a.k.width + a.v.width) * bytes_of(a.k.type);
-    p.section_heads = section_heads(section_bytes, (kv_bytes << bundle_log2_) / a.scope.group, p.heads_of_all);
+    p.section_heads =
+        section_heads(section_bytes, (kv_bytes << bundle_log2_) / a.scope.group, p.heads_of_all);
     p.q_rows = static_cast<int>(a.q.rows);
     p.sink = a.sink;
     p.o = strided(a.o);
