@@ -3,8 +3,8 @@
 // computes, in ticks of one hop (ring) and of all hops at once (all_gather_kv), and the same blocks as one
 // list (in one launch; hopper alone), beside one full call of cuDNN with as many local queries and all keys,
 // and beside one of the backend itself. Nothing arrives: the KV blocks hold noise. The list also behind
-// gates: all of them open at the start, and opened by copies that arrive meanwhile. A device without peers
-// copies within its own memory, which draws twice the bandwidth of a copy from a peer.
+// gates: all of them open at the start, and opened by copies that arrive meanwhile: from a second GPU,
+// else from memory of the host, whose rate suits few KV heads (32 1: blocks come as 32 8 do at 400 GB/s).
 //   bench_cuda_ring [BACKEND [LOCAL_TOKENS [RING [HEADS [KV_HEADS [ROUNDS]]]]]] [--json]
 // Prints the median TFLOP/s over visible pairs and the ratio to the full call, in turns within one run; of
 // lists behind gates the ratio to the list without, and what the copies reached.
@@ -182,6 +182,39 @@ class RingRank {
   kernels::View q_, k_, v_, d_o_, o_, dq_, dk_, dv_;
 };
 
+/// What blocks are copied from: memory of a second GPU, or of the host where there is none. Copies within a
+/// GPU, whatever the call, are kernels on an H200 and wait until one that fills it ends.
+class Source {
+ public:
+  Source(const kernels::ConstView& like, device::StreamHandle stream) {
+    const i64 bytes = like.elements() * bytes_of(like.type);
+    if (is_peer()) {
+      device::enable_peer_access(0, 1);
+      peer_ = device::DeviceBuffer(1, bytes);
+    } else {
+      host_ = device::PinnedBuffer(bytes);
+    }
+    copy(data(), like.data, bytes, stream);
+  }
+  [[nodiscard]] static bool is_peer() { return device::device_count() > 1; }
+  /// Enqueues a copy to a view of the same form; returns its bytes.
+  i64 copy_to(const kernels::ConstView& to, device::StreamHandle stream) const {
+    const i64 bytes = to.elements() * bytes_of(to.type);
+    copy(const_cast<std::byte*>(to.data), data(), bytes, stream);
+    return bytes;
+  }
+
+ private:
+  [[nodiscard]] std::byte* data() const { return peer_.data() != nullptr ? peer_.data() : host_.data(); }
+  static void copy(std::byte* to, const std::byte* from, i64 bytes, device::StreamHandle stream) {
+    device::check_cuda(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream),
+                       "cudaMemcpyAsync");
+  }
+
+  device::DeviceBuffer peer_;
+  device::PinnedBuffer host_;
+};
+
 /// Copies of blocks on a stream of their own, each of which then opens a gate. The first block has arrived.
 class Arrivals {
  public:
@@ -254,20 +287,25 @@ class OneList {
       grads_.back().overwrite_dkv = true;
     }
     delta_ = {d_o, o, lse, delta, {0, job.heads}};
+    source_.emplace(attend_.front().k, gpu.stream.get());
     arrivals_.emplace(attend_.size());
+    *fault() = 0;
     ungated_ = {kernel_->prepare_blocks(list_of(attend_, nullptr)),
                 kernel_->prepare_blocks(list_of(grads_, nullptr))};
     gated_ = {kernel_->prepare_blocks(list_of(attend_, arrivals_->open())),
               kernel_->prepare_blocks(list_of(grads_, arrivals_->open()))};
   }
+  /// Throws EnvironmentError where copies do not get through beside the kernel.
   [[nodiscard]] Times run(Coming coming) {
     Steps& steps = coming == Coming::ungated ? ungated_ : gated_;
-    return gpu_.timed([&] { steps.forward->run(list_of(attend_, gates(coming))); },
-                      [&] {
-                        const kernels::Gate* const gates = this->gates(coming);
-                        kernel_->delta(delta_);
-                        steps.backward->run(list_of(grads_, gates));
-                      });
+    const Times times = gpu_.timed([&] { steps.forward->run(list_of(attend_, gates(coming))); },
+                                   [&] {
+                                     const kernels::Gate* const gates = this->gates(coming);
+                                     kernel_->delta(delta_);
+                                     steps.backward->run(list_of(grads_, gates));
+                                   });
+    if (*fault() != 0) throw EnvironmentError("copies did not get through beside the kernel");
+    return times;
   }
   /// Of the last backward.
   [[nodiscard]] double copied_gb_s() const { return arrivals_->gb_s(); }
@@ -278,25 +316,18 @@ class OneList {
     std::unique_ptr<kernels::PreparedAttendGradBlocks> backward;
   };
   [[nodiscard]] kernels::View noise(DType type, int heads) { return gpu_.noise(type, job_.local, heads); }
+  [[nodiscard]] std::uint32_t* fault() const { return reinterpret_cast<std::uint32_t*>(fault_.data()); }
   template <class Args>
-  [[nodiscard]] static kernels::BlockList<Args> list_of(const std::vector<Args>& blocks,
-                                                        const kernels::Gate* gates) {
-    constexpr std::int64_t limit_ns = 10'000'000'000;
-    return {blocks.data(), static_cast<i64>(blocks.size()), gates, {nullptr, limit_ns, nullptr}};
+  [[nodiscard]] kernels::BlockList<Args> list_of(const std::vector<Args>& blocks,
+                                                 const kernels::Gate* gates) const {
+    constexpr std::int64_t limit_ns = 1'000'000'000;
+    return {blocks.data(), static_cast<i64>(blocks.size()), gates, {nullptr, limit_ns, fault()}};
   }
   [[nodiscard]] const kernels::Gate* gates(Coming coming) {
     if (coming == Coming::ungated) return nullptr;
     if (coming == Coming::open) return arrivals_->open();
     return arrivals_->begin(gpu_.stream.get(), [&](std::size_t block, device::StreamHandle stream) {
-      i64 bytes = 0;
-      for (const kernels::ConstView& to : {attend_[block].k, attend_[block].v}) {
-        const i64 size = to.elements() * bytes_of(to.type);
-        device::check_cuda(cudaMemcpyAsync(const_cast<std::byte*>(to.data), source_.data,
-                                           static_cast<std::size_t>(size), cudaMemcpyDefault, stream),
-                           "cudaMemcpyAsync");
-        bytes += size;
-      }
-      return bytes;
+      return source_->copy_to(attend_[block].k, stream) + source_->copy_to(attend_[block].v, stream);
     });
   }
 
@@ -307,8 +338,9 @@ class OneList {
   std::vector<kernels::AttendArgs> attend_;
   std::vector<kernels::AttendGradArgs> grads_;
   kernels::DeltaArgs delta_;
-  kernels::View source_ = gpu_.noise(DType::bf16, job_.local, job_.kv_heads);  ///< of all copies
+  std::optional<Source> source_;
   std::optional<Arrivals> arrivals_;
+  device::PinnedBuffer fault_{sizeof(std::uint32_t)};
   Steps ungated_, gated_;
 };
 
@@ -330,6 +362,10 @@ struct Peer {
   const char* key;  ///< of its rate in JSON
 };
 
+[[nodiscard]] const char* copies_from() {
+  return Source::is_peer() ? "peer" : "host";
+}
+
 void print(const Job& job, int rank, const Row& row, const Peer& peer) {
   const double ms[] = {1e3 * median(row.seconds[0]), 1e3 * median(row.seconds[1])};
   if (!job.json) {
@@ -340,10 +376,11 @@ void print(const Job& job, int rank, const Row& row, const Peer& peer) {
     return;
   }
   for (const int pass : {0, 1})
-    std::printf(R"({"rank": %d, "way": "%s", "pass": "%s", "ms": %.6g, "tflop_s": %.6g, "%s": %.6g})"
-                "\n",
-                rank, row.name.c_str(), pass == 0 ? "forward" : "backward", ms[pass], row.rate(pass, job),
-                peer.key, peer.row.rate(pass, job));
+    std::printf(
+        R"({"rank": %d, "way": "%s", "pass": "%s", "ms": %.6g, "tflop_s": %.6g, "%s": %.6g, "copies": "%s"})"
+        "\n",
+        rank, row.name.c_str(), pass == 0 ? "forward" : "backward", ms[pass], row.rate(pass, job), peer.key,
+        peer.row.rate(pass, job), copies_from());
 }
 
 void compare(const Job& job, int rank) {
@@ -373,7 +410,8 @@ void compare(const Job& job, int rank) {
   for (std::size_t i = 0; i < rows.size(); ++i)
     print(job, rank, rows[i],
           i <= launch ? Peer{rows[0], "full_tflop_s"} : Peer{rows[launch], "launch_tflop_s"});
-  if (list && !job.json) std::printf("rank %d  copies of %.0f GB/s\n", rank, median(copied));
+  if (list && !job.json)
+    std::printf("rank %d  copies from %s of %.0f GB/s\n", rank, copies_from(), median(copied));
   std::fflush(stdout);
 }
 

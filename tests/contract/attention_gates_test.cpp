@@ -23,11 +23,19 @@ Case causal_blocks() {
   return c;
 }
 
+/// With what a kernel makes of it when all blocks are there.
+struct Problem {
+  Problem(kernels::AttentionKernel& kernel, DType type) : in(c, type, type) { ungated.all(kernel); }
+  const Case c = causal_blocks();
+  const Inputs in;
+  BlockTrial ungated{c, in, even_blocks(c.k_rows, block_count), true};
+};
+
 /// A trial whose blocks but the first hold NaN until they are delivered, each behind a gate.
 class GatedTrial {
  public:
-  GatedTrial(const Case& c, const Inputs& in, std::uint32_t epoch)
-      : run(c, in, even_blocks(c.k_rows, block_count), true),
+  GatedTrial(const Problem& problem, std::uint32_t epoch)
+      : run(problem.c, problem.in, even_blocks(problem.c.k_rows, block_count), true),
         flags_(block_count, epoch - 1),
         gates_(block_count) {
     for (std::size_t block = 1; block < block_count; ++block) {
@@ -94,13 +102,10 @@ class GatedTrial {
 
 TEST_P(AttentionContract, GatedBlocksArriveInAnyOrder) {
   const auto kernel = make();
-  const Case c = causal_blocks();
-  const Inputs in(c, type(), type());
-  BlockTrial ungated(c, in, even_blocks(c.k_rows, block_count), true);
-  ungated.all(*kernel);
+  const Problem problem(*kernel, type());
   std::vector<std::size_t> order{1, 2, 3};
   do {
-    GatedTrial gated(c, in, 7);
+    GatedTrial gated(problem, 7);
     std::thread deliveries;
     gated.all(*kernel, 7, [&] {
       if (deliveries.joinable()) deliveries.join();
@@ -112,8 +117,8 @@ TEST_P(AttentionContract, GatedBlocksArriveInAnyOrder) {
       });
     });
     deliveries.join();
-    EXPECT_EQ(forward_bits(gated.run), forward_bits(ungated));
-    const Results a = gated.run.results(), b = ungated.results();
+    EXPECT_EQ(forward_bits(gated.run), forward_bits(problem.ungated));
+    const Results a = gated.run.results(), b = problem.ungated.results();
     EXPECT_EQ(a.dq, b.dq);
     EXPECT_EQ(a.dk, b.dk);
     EXPECT_EQ(a.dv, b.dv);
@@ -122,12 +127,9 @@ TEST_P(AttentionContract, GatedBlocksArriveInAnyOrder) {
 
 TEST_P(AttentionContract, GatesServeOnePassAfterTheOther) {
   const auto kernel = make();
-  const Case c = causal_blocks();
-  const Inputs in(c, type(), type());
-  BlockTrial ungated(c, in, even_blocks(c.k_rows, block_count), true);
-  ungated.all(*kernel);
+  const Problem problem(*kernel, type());
   constexpr std::uint32_t last = 0xffffffffU;
-  GatedTrial gated(c, in, last);
+  GatedTrial gated(problem, last);
   const std::vector<kernels::AttendArgs> blocks = gated.run.attend_args();
   const auto step = kernel->prepare_blocks(gated.list_of(blocks));
   // The epoch wraps, and the flags are those of the pass before.
@@ -136,12 +138,12 @@ TEST_P(AttentionContract, GatesServeOnePassAfterTheOther) {
     std::thread deliveries([&] { gated.deliver_all(); });
     step->run(gated.list_of(blocks));
     deliveries.join();
-    EXPECT_EQ(forward_bits(gated.run), forward_bits(ungated)) << epoch;
+    EXPECT_EQ(forward_bits(gated.run), forward_bits(problem.ungated)) << epoch;
   }
   // A flag may be ahead of the epoch.
   gated.begin_pass(5);
   gated.deliver_all();
-  GatedTrial other(c, in, 5);
+  GatedTrial other(problem, 5);
   other.begin_pass(5);
   other.deliver_all();
   EXPECT_TRUE(step->fits(other.list_of(blocks))) << "addresses and values of gates are free";
@@ -153,15 +155,12 @@ TEST_P(AttentionContract, GatesServeOnePassAfterTheOther) {
 
 TEST_P(AttentionContract, WaitsAtGatesMakeProgress) {
   const auto kernel = make();
-  const Case c = causal_blocks();
-  const Inputs in(c, type(), type());
-  BlockTrial ungated(c, in, even_blocks(c.k_rows, block_count), true);
-  ungated.attend(*kernel);
+  const Problem problem(*kernel, type());
   struct Transfers {
     GatedTrial& gated;
     std::size_t calls = 0;
   };
-  GatedTrial gated(c, in, 1);
+  GatedTrial gated(problem, 1);
   Transfers transfers{gated};
   // Every twentieth call completes a transfer, the last block's first.
   const kernels::Progress progress{[](void* context) {
@@ -172,16 +171,13 @@ TEST_P(AttentionContract, WaitsAtGatesMakeProgress) {
                                    &transfers};
   gated.attend(*kernel, progress);
   EXPECT_GE(transfers.calls, 20 * (block_count - 1));
-  EXPECT_EQ(forward_bits(gated.run), forward_bits(ungated));
+  EXPECT_EQ(forward_bits(gated.run), forward_bits(problem.ungated));
 }
 
 TEST_P(AttentionContract, GatesThatNeverOpenEndTheCall) {
   const auto kernel = make();
-  const Case c = causal_blocks();
-  const Inputs in(c, type(), type());
-  BlockTrial ungated(c, in, even_blocks(c.k_rows, block_count), true);
-  ungated.all(*kernel);
-  GatedTrial gated(c, in, 1);
+  const Problem problem(*kernel, type());
+  GatedTrial gated(problem, 1);
   std::uint32_t stop = 0, fault = 0;
   gated.watch = {&stop, 0, &fault};
   const auto expect_fault = [&](Reason reason) {
@@ -203,12 +199,12 @@ TEST_P(AttentionContract, GatesThatNeverOpenEndTheCall) {
   expect_fault(Reason::stopped);
   stop = fault = 0;
   gated.watch.limit_ns = 60'000'000'000;
-  GatedTrial next(c, in, 1);
+  GatedTrial next(problem, 1);
   next.watch = gated.watch;
   next.all(*kernel, 1, [&] { next.deliver_all(); });
   EXPECT_EQ(fault, 0U);
-  EXPECT_EQ(forward_bits(next.run), forward_bits(ungated));
-  EXPECT_EQ(next.run.results().dk, ungated.results().dk);
+  EXPECT_EQ(forward_bits(next.run), forward_bits(problem.ungated));
+  EXPECT_EQ(next.run.results().dk, problem.ungated.results().dk);
 }
 
 }  // namespace

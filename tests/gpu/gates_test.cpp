@@ -202,11 +202,11 @@ class DeviceTrial {
   device::Event call_end_;
 };
 
-/// Causal; tiles are more than multiprocessors.
+/// Causal; tiles are more than multiprocessors, with as many KV heads several times as many.
 Case causal_blocks(i64 head_dim, int group) {
-  Case c = one_slice("gates", banded(768, 1536, 0, unbounded), head_dim);
-  c.slices.front().q_pos = 768;
-  c.query_heads = {0, 24}, c.group = group;
+  Case c = one_slice("gates", banded(512, 1536, 0, unbounded), head_dim);
+  c.slices.front().q_pos = 1024;
+  c.query_heads = {0, 40}, c.group = group;
   return c;
 }
 
@@ -276,7 +276,7 @@ std::thread release_in_order(DeviceTrial& run, std::vector<std::size_t> order, s
 }
 
 TEST_P(Gates, BlocksArriveInAnyOrder) {
-  const Case c = causal_blocks(128, 3);
+  const Case c = causal_blocks(128, 4);
   const Inputs in(c, DType::bf16, DType::bf16);
   constexpr i64 count = 4;
   DeviceTrial gated(c, in, count, *memory_);
@@ -333,7 +333,7 @@ TEST_P(Gates, ResultsDoNotDependOnTheTimeOfArrival) {
 }
 
 TEST_P(Gates, FlagsThatAreSetLetCallsPass) {
-  const Case c = causal_blocks(128, 3);
+  const Case c = causal_blocks(128, 4);
   const Inputs in(c, DType::bf16, DType::bf16);
   const Truth truth = ungated(c, in, 4);
   DeviceTrial gated(c, in, 4, *memory_);
@@ -348,7 +348,7 @@ TEST_P(Gates, FlagsThatAreSetLetCallsPass) {
 }
 
 TEST_P(Gates, BlocksThatNeverArriveEndTheCall) {
-  const Case c = causal_blocks(128, 3);
+  const Case c = causal_blocks(128, 4);
   const Inputs in(c, DType::bf16, DType::bf16);
   const Truth truth = ungated(c, in, 4);
   DeviceTrial gated(c, in, 4, *memory_);

@@ -91,7 +91,8 @@ struct AttendGradArgs {
 ///
 /// On a GPU the call is enqueued at once, and waits there. It hangs, or ends by its watch, unless
 ///  - what opens its gates is enqueued before the call (one hardware queue may serve all streams) and takes
-///    no multiprocessor: copy engines of this device or of peers;
+///    no multiprocessor: copies from peers or the host, by copy engines (an H200 copies within its own memory
+///    by kernels, whatever the call);
 ///  - nothing that opens them waits for what comes after the call;
 ///  - no other rank of the job waits on the same device;
 ///  - until the last arrival the host neither allocates nor frees device memory, uses the legacy stream or

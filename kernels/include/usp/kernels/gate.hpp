@@ -26,8 +26,8 @@ struct Gate {
 }
 
 /// When a wait at a gate is given up. What the call writes is undefined then, and `fault` says why; nothing
-/// is thrown. All words lie where the gates may lie; on a GPU page-locked host memory lets the host set
-/// `stop` and read `fault` whatever the streams do.
+/// is thrown. All words lie where the gates may lie; on a GPU, which looks at them every few milliseconds,
+/// page-locked host memory lets the host set `stop` and read `fault` whatever the streams do.
 struct GateWatch {
   const std::uint32_t* stop = nullptr;  ///< not 0: all waits end; null: nothing stops them
   std::int64_t limit_ns = 0;            ///< of one wait, by the clock of what waits; 0: none

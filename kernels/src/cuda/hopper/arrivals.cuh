@@ -3,6 +3,7 @@
 
 #include "../gates/gate_wait.cuh"
 #include "claims.cuh"
+#include "tile.cuh"
 
 /// Blocks of keys that arrive while a launch runs. The thread that issues the tensor copies of a block of
 /// threads waits for them; all others wait for its copies, as ever, and read no keys by other means.
@@ -33,5 +34,17 @@ class Arrivals {
   static constexpr std::uint32_t given_up = 1u << max_blocks;
   std::uint32_t awaited_;  ///< a bit of each block, and one of a wait that was given up; registers are scarce
 };
+
+/// Loads rows of 16-bit elements of a block that has arrived; else the barrier is passed without.
+template <int columns, int rows>
+__device__ __forceinline__ void load_if(bool arrived, std::uint32_t to, const CUtensorMap& map,
+                                        BoxPlace at, Barrier full) {
+  if (!arrived) {
+    full.arrive();
+    return;
+  }
+  full.arrive_with_bytes(rows * columns * 2);
+  load_rows<columns, rows>(to, map, at, full);
+}
 
 }  // namespace usp::kernels::hopper

@@ -68,7 +68,10 @@ template <class Segment>
 }
 /// Orders tiles of blocks that are arriving: a run for each block, in the order of the list, so that what has
 /// arrived is worked on first. Light tiles of the first block come last, to end the launch evenly, and tiles
-/// that see nothing behind them.
+/// that see nothing behind them. With few claims of each multiprocessor the end is too uneven for it.
 [[nodiscard]] ClaimRuns order_by_block(TileTable<QuerySegment>& table);
+/// Claims of each multiprocessor from which on it pays. Measured on an H200 with two of them and all gates
+/// open: 9% slower than in the order of falling work.
+inline constexpr i64 ordered_claims = 4;
 
 }  // namespace usp::kernels::hopper

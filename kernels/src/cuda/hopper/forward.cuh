@@ -37,8 +37,9 @@ __device__ __forceinline__ void load_all(const ForwardParams& p, const ForwardSh
   Ring<S::stages> kv;
   Arrivals arrivals(p);
   for (;;) {
-    const Claim claim = make_claim(p);
-    publish_claim(shared, claims, claim);
+    // Read where it is published, which no other thread writes: registers are scarce.
+    const Claim& claim = shared.claim(claims.place);
+    publish_claim(shared, claims, make_claim(p));
     if (claim.row < 0) return;
     if (claim.tiles == 0) continue;
     const Barrier q_full = shared.q_full(q.place);
@@ -53,23 +54,12 @@ __device__ __forceinline__ void load_all(const ForwardParams& p, const ForwardSh
                     v_landed = shared.v_landed(kv.place);
       shared.k_empty(kv.place).wait(kv.parity ^ 1);
       const bool arrived = arrivals.await(p, segment.block);
-      if (arrived) {
-        k_full.arrive_with_bytes(S::k_bytes);
-        load_rows<S::Dk, S::keys>(block_address(shared.k + kv.place * S::k_bytes), p.k[segment.block],
-                                  {0, kv_head, key, claim.batch}, k_full);
-      } else {
-        k_full.arrive();
-      }
+      load_if<S::Dk, S::keys>(arrived, block_address(shared.k + kv.place * S::k_bytes), p.k[segment.block],
+                              {0, kv_head, key, claim.batch}, k_full);
       shared.v_empty(kv.place).wait(kv.parity ^ 1);
       const bool last = key + S::keys > segment.end;
-      const Barrier landed = last ? v_landed : v_full;
-      if (arrived) {
-        landed.arrive_with_bytes(S::v_bytes);
-        load_rows<S::Dv, S::keys>(block_address(shared.v + kv.place * S::v_bytes), p.v[segment.block],
-                                  {0, kv_head, key, claim.batch}, landed);
-      } else {
-        landed.arrive();
-      }
+      load_if<S::Dv, S::keys>(arrived, block_address(shared.v + kv.place * S::v_bytes), p.v[segment.block],
+                              {0, kv_head, key, claim.batch}, last ? v_landed : v_full);
       if (last) v_full.arrive();
       kv.advance();
     });

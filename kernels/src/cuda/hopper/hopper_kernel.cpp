@@ -203,7 +203,9 @@ class BackwardStep final : public PreparedStep<Given> {
     for (const AttendGradArgs& block : list) rows.push_back({block.dk.rows, block.overwrites_dkv()});
     Resources& r = engine.resources;
     TileTable<QuerySegment> table = key_tiles(slices.list(), rows);
-    ClaimRuns runs = list.gates == nullptr ? one_run(table) : order_by_block(table);
+    const i64 claims = static_cast<i64>(table.busy) * a.scope.kv_heads().size() * a.q.batch;
+    const bool by_block = list.gates != nullptr && claims >= ordered_claims * engine.multiprocessors;
+    ClaimRuns runs = by_block ? order_by_block(table) : one_run(table);
     tiles_.emplace(r, slices.list(), table, std::move(runs));
     make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
