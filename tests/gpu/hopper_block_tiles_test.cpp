@@ -48,11 +48,13 @@ struct Blocks {
   return counts;
 }
 
-void check_queries(const Draw& draw, i64 count) {
+void check_queries(const Draw& draw, i64 count, int group) {
   const Blocks blocks(draw.problem, count);
   const BlockSlices slices = blocks.all();
   constexpr int keys = 80;
-  const TileTable<KeySegment> table = query_tiles(slices.list(), blocks.c.q_rows, keys);
+  const auto [table, bundle_log2] =
+      query_tiles(slices.list(), blocks.c.q_rows, {{0, 2 * group}, group}, keys);
+  const i64 tokens = query_rows >> bundle_log2;
   std::vector<i64> met(blocks.slices.size(), 0);
   for (const TileEntry& tile : table.tiles) {
     int before = 0, streamed = 0;
@@ -62,7 +64,7 @@ void check_queries(const Draw& draw, i64 count) {
       ASSERT_EQ(segment.block, slices.list().block_of(segment.slice));
       before = segment.block, streamed += (segment.end - segment.begin + keys - 1) / keys;
       const schedule::Slice& s = slices.list().at[segment.slice];
-      for (i64 row = tile.row; row < std::min<i64>(tile.row + query_rows, blocks.c.q_rows); ++row)
+      for (i64 row = tile.row; row < std::min<i64>(tile.row + tokens, blocks.c.q_rows); ++row)
         for (i64 key = segment.begin; key < segment.end; ++key) {
           const bool seen = sees(s, row, key);
           met[static_cast<std::size_t>(segment.block)] += seen ? 1 : 0;
@@ -159,9 +161,24 @@ TEST(HopperBlockTiles, MeetEveryVisiblePairOnceInItsBlock) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) draws.push_back(test::random_draw(seed));
   for (const Draw& draw : draws)
     for (const i64 count : {1, 3, 15}) {
-      check_queries(draw, count);
+      for (const int group : {1, 4, 6}) check_queries(draw, count, group);
       check_keys(draw, count);
     }
+}
+
+TEST(HopperBlockTiles, HeadsThatShareKeysAreBundledWhereFewerKeysStream) {
+  const auto bundle_of = [](const schedule::Slice& slice, const QueryHeads& heads) {
+    return query_tiles({&slice, 1}, slice.q_row + slice.q_count, heads, 128).bundle_log2;
+  };
+  const schedule::Slice few = test::rectangle(20, 512);
+  EXPECT_EQ(bundle_of(few, {{0, 8}, 8}), 3);
+  EXPECT_EQ(bundle_of(few, {{0, 32}, 32}), 4) << "a tile holds 8 tokens at least";
+  EXPECT_EQ(bundle_of(few, {{0, 12}, 6}), 1) << "a power of two that divides the group";
+  EXPECT_EQ(bundle_of(few, {{2, 10}, 4}), 1) << "heads of one KV head alone";
+  EXPECT_EQ(bundle_of(few, {{0, 9}, 3}), 0);
+  EXPECT_EQ(bundle_of(test::rectangle(512, 512), {{0, 8}, 8}), 0) << "no key streams less often";
+  EXPECT_EQ(bundle_of(test::banded(16384, 16384, 0, unbounded), {{0, 8}, 8}), 0);
+  EXPECT_EQ(bundle_of(test::banded(16384, 16384, 0, 199), {{0, 8}, 8}), 3);
 }
 
 TEST(HopperBlockTiles, BlocksBeginAtDifferentQueries) {
@@ -178,7 +195,7 @@ TEST(HopperBlockTiles, ListsOfNothing) {
   const TileTable<QuerySegment> none = key_tiles({nullptr, 0}, {{300, false}, {0, true}});
   EXPECT_TRUE(none.tiles.empty());
   EXPECT_EQ(key_tiles({nullptr, 0}, {{300, false}, {300, true}}).tiles.size(), 3U);
-  EXPECT_EQ(query_tiles({nullptr, 0}, 300, 128).busy, 0);
+  EXPECT_EQ(query_tiles({nullptr, 0}, 300, {{0, 8}, 4}, 128).table.busy, 0);
   TileTable<QuerySegment> idle = key_tiles({nullptr, 0}, {{300, true}});
   const ClaimRuns runs = order_by_block(idle);
   EXPECT_EQ(runs.busy, std::vector<int>{0});

@@ -37,8 +37,8 @@ class Arrivals {
 
 /// Loads rows of 16-bit elements of a block that has arrived; else the barrier is passed without.
 template <int columns, int rows>
-__device__ __forceinline__ void load_if(bool arrived, std::uint32_t to, const CUtensorMap& map,
-                                        BoxPlace at, Barrier full) {
+__device__ __forceinline__ void load_if(bool arrived, std::uint32_t to, const CUtensorMap& map, BoxPlace at,
+                                        Barrier full) {
   if (!arrived) {
     full.arrive();
     return;

@@ -5,10 +5,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 
 namespace usp::kernels::hopper {
 namespace {
+
+/// A bundle pays off from this share of the keys on; a tile of fewer than 8 tokens never does.
+constexpr double clearly_fewer = 0.95;
+constexpr int most_bundle_log2 = 4;
 
 /// Counts the tiles of `rows` rows that each tile meets.
 template <class Segment>
@@ -18,6 +23,20 @@ void count_streamed_tiles(TileTable<Segment>& table, int rows) {
       const Segment& s = table.segments[static_cast<std::size_t>(i)];
       tile.streamed_tiles += (s.end - s.begin + rows - 1) / rows;
     }
+}
+
+[[nodiscard]] i64 streamed_tiles(const TileTable<KeySegment>& table) {
+  i64 tiles = 0;
+  for (const TileEntry& tile : table.tiles) tiles += tile.streamed_tiles;
+  return tiles;
+}
+
+/// Of as many heads as may share a tile: they read one KV head, and every bundle is whole.
+[[nodiscard]] int largest_bundle_log2(const QueryHeads& heads) {
+  const i64 common = std::gcd(std::gcd(i64{heads.group}, heads.heads.begin), heads.heads.size());
+  int log2 = 0;
+  while (log2 < most_bundle_log2 && common % (i64{2} << log2) == 0) ++log2;
+  return log2;
 }
 
 [[nodiscard]] int steps_of(const QuerySegment& s) {
@@ -50,10 +69,19 @@ void count_streamed_tiles(TileTable<Segment>& table, int rows) {
 
 }  // namespace
 
-TileTable<KeySegment> query_tiles(const SliceList& slices, i64 q_rows, int keys) {
-  TileTable<KeySegment> table = tiles_of_queries(slices, q_rows, query_rows);
-  count_streamed_tiles(table, keys);
-  return table;
+QueryTiles query_tiles(const SliceList& slices, i64 q_rows, const QueryHeads& heads, int keys) {
+  const auto of_bundle = [&](int log2) {
+    QueryTiles tiles{tiles_of_queries(slices, q_rows, query_rows >> log2), log2};
+    count_streamed_tiles(tiles.table, keys);
+    return tiles;
+  };
+  QueryTiles alone = of_bundle(0);
+  const int log2 = largest_bundle_log2(heads);
+  if (log2 == 0) return alone;
+  QueryTiles bundled = of_bundle(log2);
+  const bool fewer = static_cast<double>(streamed_tiles(bundled.table)) <
+                     clearly_fewer * static_cast<double>(streamed_tiles(alone.table) << log2);
+  return fewer ? bundled : alone;
 }
 
 TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<GradRows>& rows) {

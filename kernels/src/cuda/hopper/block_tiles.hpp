@@ -31,8 +31,20 @@ class BlockSlices {
   std::vector<int> blocks_;
 };
 
-/// Tiles of query_rows rows, whose streamed tiles have `keys` rows. Keys follow in the order of the list.
-[[nodiscard]] TileTable<KeySegment> query_tiles(const SliceList& slices, i64 q_rows, int keys);
+/// Tiles of query_rows rows, each a token of one of the heads of a bundle.
+struct QueryTiles {
+  TileTable<KeySegment> table;  ///< rows are tokens
+  int bundle_log2 = 0;
+};
+/// Query heads of a call, `group` per KV head.
+struct QueryHeads {
+  Range heads;
+  int group = 1;
+};
+/// Streamed tiles have `keys` rows and follow in the order of the list. Heads of one KV head are bundled, in
+/// a power of two, where tiles of fewer tokens stream clearly fewer keys: few tokens, short documents,
+/// windows.
+[[nodiscard]] QueryTiles query_tiles(const SliceList& slices, i64 q_rows, const QueryHeads& heads, int keys);
 
 /// Gradient rows of a block; where they are overwritten, all of them are written.
 struct GradRows {

@@ -85,9 +85,9 @@ template <class V>
   return view;
 }
 
-/// Rows of the boxes that a launch loads.
+/// Rows of the boxes that a launch loads, and heads of those of queries.
 struct BoxRows {
-  int queries, keys;
+  int queries, keys, query_heads = 1;
 };
 
 template <class Args>
@@ -118,7 +118,7 @@ void describe(Params& p, Engine& engine, const BlockList<Args>& list, const Tile
   const Args& a = list.front();
   const Range kv_heads = a.scope.kv_heads();
   const ConstView q = r.readable(a.q, a.q.type, a.scope.query_heads, Role::q);
-  p.q = row_boxes(q, boxes.queries);
+  p.q = row_boxes(q, boxes.queries, boxes.query_heads);
   for (i64 i = 0; i < list.count; ++i) {
     const Args& block = list.blocks[i];
     p.k[i] = row_boxes(part_of(r.readable(block.k, a.q.type, kv_heads, Role::k), kv_heads), boxes.keys);
@@ -153,8 +153,10 @@ class ForwardStep final : public PreparedStep<Given> {
     if (!is_work(a)) return;
     tile_ = forward_tile(a.q.width, a.v.width);
     const BlockSlices slices(list);
-    const TileTable<KeySegment> table = query_tiles(slices.list(), a.q.rows, tile_.keys);
-    tiles_.emplace(engine.resources, slices.list(), table, one_run(table));
+    const QueryTiles tiles =
+        query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, a.scope.group}, tile_.keys);
+    bundle_log2_ = tiles.bundle_log2;
+    tiles_.emplace(engine.resources, slices.list(), tiles.table, one_run(tiles.table));
     make_room(engine.resources, list);
   }
 
@@ -165,23 +167,27 @@ class ForwardStep final : public PreparedStep<Given> {
     if (!tiles_ || tiles_->table.tile_count(a.overwrite) == 0) return;
     const device::DeviceScope on(engine_.resources.device());
     ForwardParams p;
-    p.heads = static_cast<int>(a.scope.query_heads.size());
-    p.heads_of_all = static_cast<int>(a.scope.query_heads.size() * a.q.batch);
+    p.bundle_log2 = bundle_log2_;
+    p.heads = static_cast<int>(a.scope.query_heads.size() >> bundle_log2_);
+    p.heads_of_all = static_cast<int>(p.heads * a.q.batch);
     i64 keys = 0;
     for (const AttendArgs& block : list) keys += block.k.rows;
     const i64 kv_bytes = keys * (a.k.width + a.v.width) * bytes_of(a.k.type);
-    p.section_heads = section_heads(section_bytes, kv_bytes / a.scope.group, p.heads_of_all);
+    p.section_heads =
+        section_heads(section_bytes, (kv_bytes << bundle_log2_) / a.scope.group, p.heads_of_all);
     p.q_rows = static_cast<int>(a.q.rows);
     p.sink = a.sink;
     p.o = strided(a.o);
     p.o_pieces = divides(a.o, 16, 16 / bytes_of(a.o.type));
-    describe(p, engine_, list, *tiles_, a.overwrite, {query_rows, tile_.keys});
+    describe(p, engine_, list, *tiles_, a.overwrite,
+             {query_rows >> bundle_log2_, tile_.keys, 1 << bundle_log2_});
     forward(p, tile_, a.q.type, engine_.resources.memory().stream());
     a.scope.progress();
   }
 
   Engine& engine_;
   ForwardTile tile_;
+  int bundle_log2_ = 0;
   std::optional<Tiles<KeySegment>> tiles_;  ///< empty: no work
 };
 
