@@ -41,6 +41,9 @@ TEST(RunRows, ARunIsARowPerPassThatWasTimed) {
   ASSERT_EQ(rows.size(), 1U);
   EXPECT_EQ(rows[0].ring, 2);
   EXPECT_EQ(*rows[0].seconds, 1e-3);
+  EXPECT_EQ(rows[0].backend, Backend::cpu);
+  run["kernel"] = "hopper_cudnn";
+  EXPECT_EQ(run_rows(run.dump(), "run", plan)[0].backend, Backend::hopper_cudnn);
   run["passes"]["backward"] = {{"time_s", 2e-3}};
   EXPECT_EQ(run_rows(run.dump(), "run", plan).size(), 2U);
 }
@@ -56,6 +59,7 @@ TEST(RunRows, RunsThatTellNothingAreRefusedWithTheKey) {
       {"/verdict", "wrong", "/verdict"},
       {"/ranks", 4, "/ranks"},
       {"/dtype", "bf16", "/dtype"},
+      {"/fallbacks", Json::array({{{"step", "attend"}}}), "/fallbacks"},
       {"/passes", Json::object(), "/passes"},
       {"/passes", Json::parse(R"({"forward": null, "backward": null})"), "/passes"},
       {"/passes", Json::array(), "/passes"}};
@@ -85,6 +89,11 @@ TEST(RunRows, OtherKernelsAndOtherDevicesSayNothingOfACalibration) {
   run.erase("devices");
   run["kernel"] = "reference";
   EXPECT_THROW(check_run_machine(run.dump(), "run", calibration), InvalidInput);
+  run["kernel"] = "mma";
+  EXPECT_THROW(check_run_machine(run.dump(), "run", calibration), InvalidInput)
+      << "the calibration names none";
+  calibration.attention.backend = "cudnn";
+  EXPECT_NO_THROW(check_run_machine(run.dump(), "run", calibration)) << "add_rows finds its kernels";
 }
 
 }  // namespace

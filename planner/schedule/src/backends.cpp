@@ -34,6 +34,14 @@ WordList<Backend> word_list<Backend>() {
   return {words.data(), words.size()};
 }
 
+bool runs_on_generation(Backend backend, std::string_view generation) {
+  const auto runs = [&](Pass pass) {
+    const auto& known = backend.of(pass)->generations;
+    return std::find(known.begin(), known.end(), generation) != known.end();
+  };
+  return runs(Pass::forward) && runs(Pass::backward);
+}
+
 Backend last_fallback(Backend backend) {
   while (backend->fallback != nullptr) backend = fallback_of(backend);
   return backend;
@@ -55,7 +63,7 @@ std::vector<Backend> preferred_gpu_backends() {
 
 Backend preferred_gpu_backend() {
   for (const Backend backend : preferred_gpu_backends())
-    if (backend->generation.empty()) return backend;
+    if (backend->generations.size() > 1) return backend;
   throw InternalError("no backend of GPUs is listed");
 }
 

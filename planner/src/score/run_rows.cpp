@@ -113,6 +113,11 @@ void check_is_run(ObjectReader& top) {
 void check_worth(ObjectReader& top, ObjectReader& request) {
   if (top.has("verdict") && top.string("verdict") == "wrong")
     top.fail("verdict", "the run was wrong: its time is of no use");
+  if (top.has("fallbacks") && !top.need("fallbacks").empty())
+    top.fail("fallbacks",
+             "steps fell back to another kernel than the plan says: the time is of both; align the tensors, "
+             "or run "
+             "with --kernel of the fallback");
   if (request.maybe_boolean("dry_run").value_or(false))
     request.fail("dry_run", "nothing was computed or sent; give a run that executed the plan");
   if (request.maybe_boolean("debug_nan").value_or(false))
@@ -152,6 +157,7 @@ std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
   if (times.empty()) top.fail("passes", "no pass has a time; give a run that executed the plan");
   for (const auto& [pass, seconds] : times) {
     rows.push_back(row_of(layer.plan));
+    rows.back().backend = find_backend(top.string("kernel"));
     rows.back().direction = direction_of(top, pass);
     rows.back().seconds = seconds;
     if (const auto transport = transport_of(top, plan)) rows.back().transport = *transport;
@@ -164,11 +170,13 @@ void check_run_machine(const std::string& text, const std::string& file, const C
   ObjectReader top(json, file, "");
   check_is_run(top);
   const std::string kernel = top.string("kernel");
-  if (const auto& library = calibration.attention.library; library && library->name != kernel)
+  const AttentionSurface& own = calibration.attention;
+  const bool unnamed = own.backend.empty() && own.library && own.library->name != kernel;
+  if (unnamed || !find_backend(kernel))
     top.fail("kernel",
              fmt::format("the run computed with {}, and calibration {} prices with {}; run the plan "
                          "with it, or calibrate anew",
-                         kernel, calibration.name, library->name));
+                         kernel, calibration.name, own.backend.empty() ? own.library->name : own.backend));
   if (!top.has("devices")) return;
   top.array("devices", [&](const Json& value, const std::string& pointer) {
     const std::string device = json_string(value, file, pointer);

@@ -5,6 +5,7 @@
 #include "usp/schedule/expand.hpp"
 #include "usp/schedule/generate.hpp"
 #include "usp/schedule/plan_inputs.hpp"
+#include "usp/schedule/step_backends.hpp"
 
 #include <memory>
 #include <optional>
@@ -110,6 +111,16 @@ class AttentionPricer {
                                          std::vector<TickPrice>* ticks = nullptr);
 
   [[nodiscard]] LiveBytes live_bytes(const AttentionPlan& plan, Pass pass);
+
+  /// The backend whose kernels price a pass: that of the plan, or what it leaves the pass to: by what all
+  /// calls share, because the heads of some rank tear a KV group, or because some rank's every step is cut
+  /// into too many pieces. Then that rank, the slowest, sets the pace.
+  [[nodiscard]] Backend computing_backend(const AttentionPlan& plan, Pass pass);
+  /// Steps of a pass by backend, each of up to `sampled_ranks` ranks spread over the mesh; none where even
+  /// one is too much to expand.
+  [[nodiscard]] const std::vector<schedule::StepBackends>& sampled_steps(const AttentionPlan& plan,
+                                                                         Pass pass);
+  static constexpr int sampled_ranks = 4;
 
   /// The schedule of a plan; valid until the next call.
   [[nodiscard]] const schedule::CompactSchedule& schedule(const AttentionPlan& plan);
