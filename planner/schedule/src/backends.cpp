@@ -52,13 +52,16 @@ bool is_fallback(Backend backend) {
                      [&](Backend other) { return other->fallback == &*backend; });
 }
 
-std::vector<Backend> preferred_gpu_backends() {
-  std::vector<Backend> preferred;
-  for (const Backend backend : backends())
-    if (backend->on_gpu && backend->preference > 0) preferred.push_back(backend);
-  std::sort(preferred.begin(), preferred.end(),
-            [](Backend a, Backend b) { return a->preference > b->preference; });
-  return preferred;
+const std::vector<Backend>& preferred_gpu_backends() {
+  static const std::vector<Backend> list = [] {
+    std::vector<Backend> preferred;
+    for (const Backend backend : backends())
+      if (backend->on_gpu && backend->preference > 0) preferred.push_back(backend);
+    std::sort(preferred.begin(), preferred.end(),
+              [](Backend a, Backend b) { return a->preference > b->preference; });
+    return preferred;
+  }();
+  return list;
 }
 
 Backend preferred_gpu_backend() {

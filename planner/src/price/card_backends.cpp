@@ -25,11 +25,6 @@ std::string cards_of(Backend backend) {
                           : fmt::format("{} cards", fewer.front());
 }
 
-std::vector<Pass> passes(bool training) {
-  if (training) return {Pass::forward, Pass::backward};
-  return {Pass::forward};
-}
-
 }  // namespace
 
 const topology::DeviceSpec* CardBackends::refusing(Backend backend) const {
@@ -55,9 +50,9 @@ std::string CardBackends::refusal(Backend backend) const {
 
 std::string CardBackends::objection(const AttentionPlan& plan, bool training) const {
   if (std::string why = refusal(plan.backend); !why.empty()) return why;
-  for (const Pass pass : passes(training))
+  for (const Pass pass : {Pass::forward, Pass::backward})
     if (const UnsupportedReason why = schedule::unsupported_reason(plan, pass);
-        why != UnsupportedReason::none)
+        why != UnsupportedReason::none && (pass == Pass::forward || training))
       return schedule::text_of(why, plan.backend.of(pass));
   return "";
 }
@@ -106,21 +101,22 @@ std::vector<Backend> CardBackends::measured() const {
 }
 
 Backend CardBackends::of_layer(AttentionPlan plan, bool training) const {
-  std::vector<Backend> wanted = preferred_gpu_backends();
-  std::erase_if(wanted, [&](Backend backend) { return !calibration_.measured(backend); });
-  if (const auto priced = find_backend(calibration_.kernel_backend); priced && (*priced)->on_gpu)
-    wanted.push_back(*priced);
-  wanted.push_back(preferred_gpu_backend());
-  wanted.push_back(last_fallback(preferred_gpu_backend()));
-  for (const Backend backend : wanted) {
-    if (!run(backend)) continue;
+  const auto computes = [&](Backend backend) {
     plan.backend = backend;
     const auto takes = [&](Pass pass) {
       return schedule::unsupported_reason(plan, pass) == UnsupportedReason::none;
     };
-    const std::vector<Pass> all = passes(training);
-    if (std::any_of(all.begin(), all.end(), takes) && too_many_gpu_rows(plan).empty()) return backend;
-  }
+    return run(backend) && (takes(Pass::forward) || (training && takes(Pass::backward))) &&
+           too_many_gpu_rows(plan).empty();
+  };
+  for (const Backend backend : preferred_gpu_backends())
+    if (calibration_.measured(backend) && computes(backend)) return backend;
+  if (const auto priced = find_backend(calibration_.kernel_backend);
+      priced && (*priced)->on_gpu && computes(*priced))
+    return *priced;
+  const Backend preferred = preferred_gpu_backend();
+  for (const Backend backend : {preferred, last_fallback(preferred)})
+    if (computes(backend)) return backend;
   return Backend{};
 }
 

@@ -27,13 +27,16 @@ std::optional<Range> torn_heads(const Heads& heads) {
 }  // namespace
 
 Backend AttentionPricer::computing_backend(const AttentionPlan& plan, Pass pass) {
+  return computing_backend(plan, pass, context_of(plan, Placement{}).split->heads);
+}
+
+Backend AttentionPricer::computing_backend(const AttentionPlan& plan, Pass pass, const Heads& heads) {
   const Backend own = plan.backend.of(pass);
   const Backend takes = shared_->cards.computing(plan, pass, {0, plan.shape.query_heads});
   if (takes != own || own->fallback == nullptr) return takes;
   const schedule::KernelTraits& traits = schedule::kernel_traits(own);
   if (!traits.kv_group_spans_ranks)
-    if (const auto torn = torn_heads(context_of(plan, Placement{}).split->heads))
-      return shared_->cards.computing(plan, pass, *torn);
+    if (const auto torn = torn_heads(heads)) return shared_->cards.computing(plan, pass, *torn);
   if (traits.any_slices || documents_->count() == 1) return own;
   for (const schedule::StepBackends& rank : sampled_steps(plan, pass))
     if (rank.steps() > 0 && rank.of(own) == 0)

@@ -341,7 +341,8 @@ AttentionPrice AttentionPricer::price(const AttentionPlan& plan, const Placement
   if (const std::string reason = too_much_work(plan, placement); !reason.empty())
     throw Infeasible(reason, {});
   Context context = context_of(plan, placement);
-  context.computes = {computing_backend(plan, Pass::forward), computing_backend(plan, Pass::backward)};
+  for (const Pass pass : {Pass::forward, Pass::backward})
+    context.computes[static_cast<std::size_t>(pass)] = computing_backend(plan, pass, context.split->heads);
   lay_out(plan, context.split->heads.shared_kv(), schedule::Binds::without);
   AttentionPrice price;
   price.forward = price_pass(context, Pass::forward, forward_ticks);

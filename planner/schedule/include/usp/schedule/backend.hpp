@@ -162,7 +162,7 @@ template <>
 /// Whether a backend of the list leaves calls to this one.
 [[nodiscard]] bool is_fallback(Backend backend);
 /// Backends of GPUs with a preference, the greatest first.
-[[nodiscard]] std::vector<Backend> preferred_gpu_backends();
+[[nodiscard]] const std::vector<Backend>& preferred_gpu_backends();
 /// The first of those that several generations of cards run.
 [[nodiscard]] Backend preferred_gpu_backend();
 /// "a or b": the words of the backends of GPUs.
