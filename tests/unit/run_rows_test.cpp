@@ -46,6 +46,8 @@ TEST(RunRows, ARunIsARowPerPassThatWasTimed) {
   EXPECT_EQ(rows[0].ring, 2);
   EXPECT_EQ(*rows[0].seconds, 1e-3);
   EXPECT_EQ(rows[0].backend, Backend::cpu);
+  run["kernel"] = "cpu-avx512";
+  EXPECT_EQ(run_rows(run.dump(), "run", plan)[0].backend, Backend::cpu);
   run["kernel"] = "hopper_cudnn";
   EXPECT_EQ(run_rows(run.dump(), "run", plan)[0].backend, Backend::hopper_cudnn);
   run["passes"]["backward"] = {{"time_s", 2e-3}};
@@ -104,8 +106,13 @@ TEST(RunRows, OtherKernelsAndOtherDevicesSayNothingOfACalibration) {
   run["kernel"] = "mma";
   EXPECT_THROW(check_run_machine(run.dump(), "run", calibration), InvalidInput)
       << "the calibration names none";
-  calibration.attention.backend = "cudnn";
+  calibration.attention.backend = "cpu";
   EXPECT_NO_THROW(check_run_machine(run.dump(), "run", calibration)) << "add_rows finds its kernels";
+  run["kernel"] = "cpu-avx512";
+  EXPECT_THROW(check_run_machine(run.dump(), "run", calibration), InvalidInput)
+      << "cpu was measured, not this";
+  calibration.attention.library->name = "cpu-avx512";
+  EXPECT_NO_THROW(check_run_machine(run.dump(), "run", calibration));
 }
 
 }  // namespace

@@ -251,7 +251,7 @@ void read_family(ObjectReader reader, AttentionSurface& surface) {
 
 /// The word of a backend that is measured by itself.
 std::string read_backend(ObjectReader& reader) {
-  const Backend backend = reader.enumeration<Backend>("backend");
+  const auto backend = reader.enumeration<Backend>("backend");
   if (backend.has_parts())
     reader.fail("backend",
                 fmt::format("{} is {}: its parts are measured; name the one that these kernels are",
