@@ -45,6 +45,12 @@ TEST(StepChoice, LayersHaveTheLogitsOfTheModel) {
   }));
 }
 
+bool says_host(const PlanResult& result) {
+  return std::any_of(result.notes.begin(), result.notes.end(), [](const std::string& note) {
+    return note.find("layers have backend cpu: no backend of GPUs takes them there (mma: it is for") == 0;
+  });
+}
+
 /// Each pass of a layer is priced by the kernels of the backend that its plan names.
 TEST(StepChoice, LayersArePricedByTheBackendThatTheyName) {
   Step step("llama-3.1-8b", 1);
@@ -67,6 +73,12 @@ TEST(StepChoice, LayersArePricedByTheBackendThatTheyName) {
   EXPECT_NE(hopper.forward.seconds, cudnn.forward.seconds);
   EXPECT_NE(hopper.backward.seconds, cudnn.backward.seconds);
 
+  EXPECT_FALSE(says_host(result));
+
+  step.cluster.specs.front().generation.clear();
+  const PlanResult unknown = plan_step(step.request);
+  EXPECT_EQ(unknown.best().attention.front().plan.backend, Backend{});
+  EXPECT_TRUE(says_host(unknown));
   step.request.library_kernels = true;
   EXPECT_EQ(plan_step(step.request).best().attention.front().plan.backend, Backend{});
 }

@@ -38,7 +38,7 @@ Backend AttentionPricer::computing_backend(const AttentionPlan& plan, Pass pass,
   if (!traits.kv_group_spans_ranks)
     if (const auto torn = torn_heads(heads)) return shared_->cards.computing(plan, pass, *torn);
   if (traits.any_slices || documents_->count() == 1) return own;
-  for (const schedule::StepBackends& rank : sampled_steps(plan, pass))
+  for (const schedule::StepBackends& rank : sampled_steps(plan, pass, heads))
     if (rank.steps() > 0 && rank.of(own) == 0)
       return std::max_element(rank.counts.begin(), rank.counts.end(),
                               [](const auto& a, const auto& b) { return a.steps < b.steps; })
@@ -48,6 +48,11 @@ Backend AttentionPricer::computing_backend(const AttentionPlan& plan, Pass pass,
 
 const std::vector<schedule::StepBackends>& AttentionPricer::sampled_steps(const AttentionPlan& plan,
                                                                           Pass pass) {
+  return sampled_steps(plan, pass, context_of(plan, Placement{}).split->heads);
+}
+
+const std::vector<schedule::StepBackends>& AttentionPricer::sampled_steps(const AttentionPlan& plan,
+                                                                          Pass pass, const Heads& heads) {
   const Mesh& mesh = plan.mesh;
   const auto [at, fresh] =
       shared_->sampled.try_emplace({&*plan.backend, pass, mesh.ring_outer, mesh.ring_inner, mesh.ulysses,
@@ -55,11 +60,11 @@ const std::vector<schedule::StepBackends>& AttentionPricer::sampled_steps(const 
   std::vector<schedule::StepBackends>& ranks = at->second;
   if (!fresh || expansion_effort(plan, documents_->count(), 1).blocks > max_sampled_blocks) return ranks;
   const schedule::TokenMap geometry(plan, batch_of(plan.band));
-  const schedule::CompactSchedule& compact = schedule(plan);
+  lay_out(plan, heads.shared_kv(), schedule::Binds::with);
   const int count = std::min(sampled_ranks, mesh.size());
   for (int i = 0; i < count; ++i) {
     const int rank = static_cast<int>(i64{i} * (mesh.size() - 1) / std::max(1, count - 1));
-    schedule::add_steps(ranks.emplace_back(), schedule::expand(geometry, compact, rank, pass));
+    schedule::add_steps(ranks.emplace_back(), schedule::expand(geometry, schedule_, rank, pass));
   }
   return ranks;
 }

@@ -4,6 +4,7 @@
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/detail/card_backends.hpp"
+#include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -87,6 +88,21 @@ void note_scores(const PlanRequest& request, const PlanCandidate& best, std::vec
   }
 }
 
+/// Why plan files of layers on cards name the host's backend.
+void note_host_backend(const PlanRequest& request, const PlanCandidate& best,
+                       std::vector<std::string>& notes) {
+  if (request.library_kernels || topology::on_host_cores(*request.cluster)) return;
+  const CardBackends cards(*request.cluster, *request.calibration);
+  for (const LayerAttention& layer : best.attention) {
+    const std::string why =
+        layer.plan.backend->on_gpu ? "" : cards.all_objections(layer.plan, request.workload.training);
+    if (why.empty()) continue;
+    notes.push_back(fmt::format("layers have backend {}: no backend of GPUs takes them there ({})",
+                                word_of(layer.plan.backend), why));
+    return;
+  }
+}
+
 }  // namespace
 
 void add_notes(const PlanRequest& request, PlanResult& result) {
@@ -96,6 +112,7 @@ void add_notes(const PlanRequest& request, PlanResult& result) {
   note_host_memory(request, best, result.notes);
   note_tiled_loss(request, best, result.notes);
   note_scores(request, best, result.notes);
+  note_host_backend(request, best, result.notes);
   if (best.choice.split && best.choice.split->mlp_tile_tokens > 0)
     result.notes.push_back(
         fmt::format("the MLP is assumed tiled ({} tokens at a time, as ALST's tiled MLP does): "

@@ -142,7 +142,10 @@ class AttentionPricer {
 
   [[nodiscard]] std::shared_ptr<const schedule::MaskedBatch> batch_of(Band band);
   Context context_of(const AttentionPlan& plan, const Placement& placement);
+  // Of a context, which they leave as it is.
   [[nodiscard]] Backend computing_backend(const AttentionPlan& plan, Pass pass, const Heads& heads);
+  [[nodiscard]] const std::vector<schedule::StepBackends>& sampled_steps(const AttentionPlan& plan, Pass pass,
+                                                                         const Heads& heads);
   [[nodiscard]] double move_bytes_per_peer(const Context& context, const schedule::TransferOp& move,
                                            const TransferPattern& pattern);
   [[nodiscard]] double own_bytes(const Context& context, const schedule::TransferOp& move,
