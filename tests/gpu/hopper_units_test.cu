@@ -175,6 +175,8 @@ class HopperUnits : public ::testing::Test {
 };
 
 TEST_F(HopperUnits, ProductsAreExact) {
+  expect_products<Bf16, 32>();
+  expect_products<Bf16, 48>();
   expect_products<Bf16, 64>();
   expect_products<Bf16, 80>();
   expect_products<Bf16, 96>();
@@ -182,6 +184,7 @@ TEST_F(HopperUnits, ProductsAreExact) {
   expect_products<Bf16, 176>();
   expect_products<Bf16, 192>();
   expect_products<Bf16, 256>();
+  expect_products<Fp16, 32>();
   expect_products<Fp16, 64>();
   expect_products<Fp16, 128>();
   expect_products<Fp16, 192>();

@@ -29,7 +29,7 @@ struct KeyLoad {
 
 /// Steps of a claim, for the warps that move data: body(segment, head, first query row, whether keys are
 /// loaded).
-template <class Body>
+template <int step_rows, class Body>
 __device__ __forceinline__ void each_step(const BackwardParams& p, const GradClaim& claim, const Body& body) {
   KeyLoad loaded{0, 0, -1};
 #pragma unroll 1
@@ -51,42 +51,43 @@ template <class S>
 __device__ __forceinline__ void load_all(const BackwardParams& p, const BackwardShared<S>& shared) {
   Ring<S::claim_slots> claims;
   Ring<S::stages> ring;
+  Ring<S::o_stages> o_ring;
   Ring<1> keys;
   for (;;) {
     const GradClaim claim = make_claim(p);
     publish_claim(shared, claims, claim);
     if (claim.row < 0) return;
-    each_step(p, claim, [&](const QuerySegment& segment, int head, int row, bool loads_keys) {
-      const bool tail = row + step_rows > segment.end;
-      const Barrier q_full = shared.q_full(ring.place), o_full = shared.o_full(ring.place),
+    each_step<S::step_rows>(p, claim, [&](const QuerySegment& segment, int head, int row, bool loads_keys) {
+      const bool tail = row + S::step_rows > segment.end;
+      const Barrier q_full = shared.q_full(ring.place), o_full = shared.o_full(o_ring.place),
                     landed = shared.tail_landed(ring.place);
       shared.q_empty(ring.place).wait(ring.parity ^ 1);
       if (tail) {
-        shared.o_empty(ring.place).wait(ring.parity ^ 1);
+        shared.o_empty(o_ring.place).wait(o_ring.parity ^ 1);
         landed.arrive_with_bytes(S::q_bytes + S::o_bytes);
         q_full.arrive();
       } else {
         q_full.arrive_with_bytes(S::q_bytes);
       }
-      load_rows<S::Dk, step_rows>(block_address(shared.q + ring.place * S::q_bytes), p.q,
-                                  {0, head - p.q_head_begin, row, claim.batch}, tail ? landed : q_full);
+      load_rows<S::Dk, S::step_rows>(block_address(shared.q + ring.place * S::q_bytes), p.q,
+                                     {0, head - p.q_head_begin, row, claim.batch}, tail ? landed : q_full);
       if (tail) {
         o_full.arrive();
       } else {
-        shared.o_empty(ring.place).wait(ring.parity ^ 1);
+        shared.o_empty(o_ring.place).wait(o_ring.parity ^ 1);
         o_full.arrive_with_bytes(S::o_bytes);
       }
-      load_rows<S::Dv, step_rows>(block_address(shared.d_o + ring.place * S::o_bytes), p.d_o,
-                                  {0, head - p.d_o_head_begin, row, claim.batch}, tail ? landed : o_full);
-      ring.advance();
+      load_rows<S::Dv, S::step_rows>(block_address(shared.d_o + o_ring.place * S::o_bytes), p.d_o,
+                                     {0, head - p.d_o_head_begin, row, claim.batch}, tail ? landed : o_full);
+      ring.advance(), o_ring.advance();
       // After the step's own rows: consumers give keys back when they meet its note.
       if (loads_keys) {
         shared.keys_empty().wait(keys.parity ^ 1);
         keys.advance();
         shared.keys_landed().arrive_with_bytes(S::k_bytes + S::v_bytes);
         const BoxPlace at{0, claim.kv_head - p.kv_begin, claim.row + segment.shift, claim.batch};
-        load_rows<S::Dk, key_rows>(block_address(shared.k), p.k[claim.block], at, shared.keys_landed());
-        load_rows<S::Dv, key_rows>(block_address(shared.v), p.v[claim.block], at, shared.keys_landed());
+        load_rows<S::Dk, S::key_rows>(block_address(shared.k), p.k[claim.block], at, shared.keys_landed());
+        load_rows<S::Dv, S::key_rows>(block_address(shared.v), p.v[claim.block], at, shared.keys_landed());
       }
     });
   }
@@ -102,7 +103,7 @@ __device__ __forceinline__ void each_claimed_step(const BackwardParams& p, const
   for (;;) {
     const GradClaim claim = next_claim(shared, claims);
     if (claim.row < 0) return;
-    each_step(p, claim, [&](const QuerySegment& segment, int head, int row, bool loads_keys) {
+    each_step<S::step_rows>(p, claim, [&](const QuerySegment& segment, int head, int row, bool loads_keys) {
       body(claim, segment, head, row, loads_keys, ring);
       ring.advance();
     });
@@ -119,7 +120,7 @@ __device__ __forceinline__ void prepare_rows(const BackwardParams& p, const Back
                       shared.q_empty(ring.place).wait(ring.parity ^ 1);
                       float* const rows = shared.lse(ring.place);
 #pragma unroll
-                      for (int i = lane; i < step_rows; i += 32) {
+                      for (int i = lane; i < S::step_rows; i += 32) {
                         // Rows behind the segment, and rows without a sum, have no probabilities.
                         float lse = -minus_infinity(), delta = 0;
                         if (row + i < segment.end) {
@@ -129,7 +130,7 @@ __device__ __forceinline__ void prepare_rows(const BackwardParams& p, const Back
                             delta = *row_of<float>(p.delta, claim.batch, head, row + i) * p.scale;
                           }
                         }
-                        rows[i] = lse, rows[step_rows + i] = delta;
+                        rows[i] = lse, rows[S::step_rows + i] = delta;
                       }
                       if (lane == 0)
                         shared.note(ring.place) = {segment.masked, loads_keys ? 1 : 0, row, head};
@@ -149,7 +150,7 @@ __device__ __forceinline__ void prepare_masks(const BackwardParams& p, const Bac
         if (segment.masked != 0) {
           const DeviceSlice& slice = p.slices[segment.slice];
 #pragma unroll 1
-          for (int key = lane; key < key_rows; key += 32) {
+          for (int key = lane; key < S::key_rows; key += 32) {
             const Interval seen = queries_of(slice, claim.row + segment.shift + key);
             shared.interval(ring.place)[key] = {seen.begin - row, seen.end - row};
           }
@@ -163,42 +164,61 @@ __device__ __forceinline__ void prepare_masks(const BackwardParams& p, const Bac
 template <class S>
 __device__ __forceinline__ void clear_tails(const BackwardParams& p, const BackwardShared<S>& shared) {
   const int lane = lane_of_warp();
+  Ring<S::o_stages> o_ring;
   Ring<1> keys;
   std::uint32_t landed = 0;  // parities by stage
   each_claimed_step(p, shared,
                     [&](const GradClaim& claim, const QuerySegment& segment, int, int row, bool loads_keys,
                         const auto& ring) {
                       shared.q_empty(ring.place).wait(ring.parity ^ 1);
-                      shared.o_empty(ring.place).wait(ring.parity ^ 1);
-                      if (row + step_rows > segment.end) {
+                      if (row + S::step_rows > segment.end) {
+                        shared.o_empty(o_ring.place).wait(o_ring.parity ^ 1);
                         shared.tail_landed(ring.place).wait((landed >> ring.place) & 1);
                         landed ^= 1u << ring.place;
                         const int end = segment.end - row;
-                        clear_rows<S::Dk / tile_columns, step_rows>(
-                            block_memory + shared.q + ring.place * S::q_bytes, end, step_rows);
-                        clear_rows<S::Dv / tile_columns, step_rows>(
-                            block_memory + shared.d_o + ring.place * S::o_bytes, end, step_rows);
+                        clear_rows<S::Dk / tile_columns, S::step_rows>(
+                            block_memory + shared.q + ring.place * S::q_bytes, end, S::step_rows);
+                        clear_rows<S::Dv / tile_columns, S::step_rows>(
+                            block_memory + shared.d_o + o_ring.place * S::o_bytes, end, S::step_rows);
                         fence_async_proxy();
                         __syncwarp();
                       }
-                      if (lane == 0) shared.q_full(ring.place).arrive(), shared.o_full(ring.place).arrive();
+                      if (lane == 0) shared.q_full(ring.place).arrive();
+                      shared.o_empty(o_ring.place).wait(o_ring.parity ^ 1);
+                      if (lane == 0) shared.o_full(o_ring.place).arrive();
+                      o_ring.advance();
                       if (loads_keys) {
                         shared.keys_landed().wait(keys.parity);
                         keys.advance();
                         const int begin = segment.load_begin - claim.row,
-                                  end = min(segment.load_end - claim.row, key_rows);
-                        if (begin > 0 || end < key_rows) {
+                                  end = min(segment.load_end - claim.row, S::key_rows);
+                        if (begin > 0 || end < S::key_rows) {
                           char *const k = block_memory + shared.k, *const v = block_memory + shared.v;
-                          clear_rows<S::Dk / tile_columns, key_rows>(k, 0, begin);
-                          clear_rows<S::Dk / tile_columns, key_rows>(k, end, key_rows);
-                          clear_rows<S::Dv / tile_columns, key_rows>(v, 0, begin);
-                          clear_rows<S::Dv / tile_columns, key_rows>(v, end, key_rows);
+                          clear_rows<S::Dk / tile_columns, S::key_rows>(k, 0, begin);
+                          clear_rows<S::Dk / tile_columns, S::key_rows>(k, end, S::key_rows);
+                          clear_rows<S::Dv / tile_columns, S::key_rows>(v, 0, begin);
+                          clear_rows<S::Dv / tile_columns, S::key_rows>(v, end, S::key_rows);
                           fence_async_proxy();
                         }
                         __syncwarp();
                         if (lane == 0) shared.keys_full().arrive();
                       }
                     });
+}
+
+/// The warpgroup that claims work, moves data and prepares masks.
+template <class S>
+__device__ __forceinline__ void prepare_steps(const BackwardParams& p, const BackwardShared<S>& shared) {
+  const int warp = static_cast<int>(threadIdx.x) >> 5;
+  if (warp == 0) {
+    if (lane_of_warp() == 0) load_all(p, shared);
+  } else if (warp == 1) {
+    prepare_rows(p, shared);
+  } else if (warp == 2) {
+    clear_tails(p, shared);
+  } else {
+    prepare_masks(p, shared);
+  }
 }
 
 }  // namespace usp::kernels::hopper

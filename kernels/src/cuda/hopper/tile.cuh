@@ -125,7 +125,8 @@ struct TileMask {
 };
 
 template <int columns>
-__device__ __forceinline__ void hide(float (&s)[columns / 2], const TileMask& mask) {
+__device__ __forceinline__ void hide(float (&s)[columns / 2], const TileMask& mask,
+                                     float hidden = minus_infinity()) {
   const int first = 2 * (lane_of_warp() & 3);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -134,7 +135,7 @@ __device__ __forceinline__ void hide(float (&s)[columns / 2], const TileMask& ma
     for (int n = 0; n < columns / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 2; ++e)
-        if (n * 8 + e < begin || n * 8 + e >= end) s[4 * n + 2 * h + e] = minus_infinity();
+        if (n * 8 + e < begin || n * 8 + e >= end) s[4 * n + 2 * h + e] = hidden;
   }
 }
 

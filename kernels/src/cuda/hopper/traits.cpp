@@ -10,7 +10,7 @@ namespace {
 enum Part : int { d_o, dq };
 
 /// Rows of its head dims are read in place. dO of the accumulator type is rounded first, and dq that is
-/// rounded in the end is summed in fp32.
+/// rounded in the end is summed in fp32, unless gradients are to repeat bit for bit, which no plan says.
 void add_scratch(const schedule::ScratchStep& s, schedule::ScratchParts& parts) {
   if (s.step.backend.use != Backend(hopper_traits)) return hopper_traits.fallback->add_scratch(s, parts);
   if (!s.step.is(schedule::operations::attend_grad)) return;
@@ -34,16 +34,13 @@ const BackendTraits hopper_traits = {
     .takes = {.supports_fp32_fp64 = false,
               .head_dim_step = 8,
               .max_head_dim = 256,
-              .max_grad_head_dim = 128,
-              .max_early_grad_head_dim = 128,
               .min_compute_major = 9,
               .max_compute_major = 9,
               .negative_scale = false,
               .softcap = false,
               .alibi = false,
               .dropout = false,
-              .block_mask = false,
-              .deterministic_grad = false},
+              .block_mask = false},
     .fallback = &mma_traits,
     .add_scratch = add_scratch};
 

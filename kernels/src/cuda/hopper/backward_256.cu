@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backward_wide.cuh"
+
+namespace usp::kernels::hopper {
+
+template <>
+void launch_backward<256, 256>(const BackwardParams& p, DType io, cudaStream_t stream) {
+  launch_wide_backward_as<256, 256, true>(p, io, stream);
+}
+
+}  // namespace usp::kernels::hopper
