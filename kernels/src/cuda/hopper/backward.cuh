@@ -15,16 +15,10 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
                                         int consumer) {
   using T = typename S::T;
   constexpr int key_rows = S::key_rows, step_rows = S::step_rows;
-  const int lane = lane_of_warp();
   const auto row_of_tile = [] { return 16 * ((thread_now() >> 5) - 4) + (lane_of_warp() >> 2); };
   const Operand k_rows(block_address(shared.k + 64 * consumer * tile_row_bytes), key_rows);
   const Operand v_rows = k_rows.moved(shared.v - shared.k);
-  const Operand k_columns(
-      block_address(shared.k + (S::shares_rows ? 0 : consumer) * key_rows * tile_row_bytes), key_rows);
-  const auto release = [&](Barrier empty) {
-    __syncwarp();
-    if (lane == 0) empty.arrive();
-  };
+  const Operand k_columns(block_address(shared.k + consumer * key_rows * tile_row_bytes), key_rows);
   Ring<S::claim_slots> claims;
   Ring<S::stages> ring;
   Ring<1> keys;
@@ -35,16 +29,14 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
     if (claim.row < 0) break;
     const int steps = claim.steps;
     float dk[S::Dk / 2], dv[S::Dv / 2];
-#pragma unroll
-    for (int i = 0; i < S::Dk / 2; ++i) dk[i] = 0;
-#pragma unroll
-    for (int i = 0; i < S::Dv / 2; ++i) dv[i] = 0;
+    clear(dk);
+    clear(dv);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       shared.q_full(ring.place).wait(ring.parity);
       const StepNote note = shared.note(ring.place);
       if (note.loads_keys != 0) {
-        if (step != 0) release(shared.keys_empty());
+        if (step != 0) arrive_of_warp(shared.keys_empty());
         shared.keys_full().wait(keys.parity);
         keys.advance();
       }
@@ -93,8 +85,7 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
       named_barrier_wait(1, 256);
       float dq[S::dq_columns / 2];
       {
-        const Operand ds_columns(ds_at + (S::shares_rows ? consumer : 0) * key_rows * tile_row_bytes,
-                                 key_rows);
+        const Operand ds_columns(ds_at, key_rows);
         products_begin();
 #pragma unroll
         for (int k = 0; k < key_rows / 16; ++k)
@@ -108,35 +99,17 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
         products_commit();
       }
       products_wait<1>();
-      release(shared.o_empty(ring.place));
-      const int thread = thread_now(), half = (thread >> 7) - 1;
-      const std::uint32_t boxes = block_address(shared.dq + half * S::dq_bytes);
-      const bool leads = (thread & 127) == 0;
-      if (leads) added_boxes_wait_read();
-      named_barrier_wait(2 + half, 128);
-      store_query_grads<S>(boxes, dq, 16 * ((thread >> 5) & 3));
-      fence_async_proxy();
-      named_barrier_wait(2 + half, 128);
-      if (leads) {
-        const StepNote place = shared.note(ring.place);
-#pragma unroll
-        for (int box = 0; box < S::dq_columns / S::box_columns; ++box)
-          add_box(
-              p.dq,
-              {(S::shares_rows ? 0 : half * S::dq_columns) + box * S::box_columns,
-               place.head - p.dq_head_begin, place.row + (S::shares_rows ? half * sum_rows : 0), claim.batch},
-              boxes + static_cast<std::uint32_t>(box * S::box_bytes));
-        added_boxes_commit();
-      }
+      arrive_of_warp(shared.o_empty(ring.place));
+      add_query_columns(dq, p, shared, ring.place, claim.batch, consumer);
       products_wait<0>();
-      release(shared.q_empty(ring.place));
+      arrive_of_warp(shared.q_empty(ring.place));
       ring.advance();
     }
-    if (steps > 0) release(shared.keys_empty());
+    if (steps > 0) arrive_of_warp(shared.keys_empty());
     const BlockGrads& grads = p.grads[claim.block];
     write_key_grads<T, S::Dk>(dk, grads.dk, grads, claim, claim.row + row_of_tile(), {0, p.dqk});
     write_key_grads<T, S::Dv>(dv, grads.dv, grads, claim, claim.row + row_of_tile(), {0, p.dv});
-    release(shared.claim_empty(claims.place));
+    arrive_of_warp(shared.claim_empty(claims.place));
     claims.advance();
   }
   if ((thread_now() & 127) == 0) added_boxes_wait();
@@ -145,16 +118,9 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
 template <class S>
 __global__ __launch_bounds__(S::threads, 1) void backward_kernel(const __grid_constant__ BackwardParams p) {
   const BackwardShared<S> shared;
-  if (threadIdx.x == 0) shared.init();
-  __syncthreads();
-  const int warpgroup = static_cast<int>(threadIdx.x) >> 7;
-  if (warpgroup == 0) {
-    shrink_registers<40>();
-    prepare_steps(p, shared);
-  } else {
-    grow_registers<232>();
-    compute(p, shared, warpgroup - 1);
-  }
+  share_block(
+      shared, [&](int warp) { prepare_steps(p, shared, warp); },
+      [&](int consumer) { compute(p, shared, consumer); });
 }
 
 template <class S>

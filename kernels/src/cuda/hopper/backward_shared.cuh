@@ -19,16 +19,14 @@ struct KeyTileShape {
   /// A tile of dS or of P.
   static constexpr int score_bytes = key_rows * step_rows * 2;
   static constexpr int box_columns = 32, box_bytes = sum_rows * box_columns * 4;
+  /// A warpgroup's tile of dQ.
   static constexpr int dq_columns = tile_columns, dq_bytes = sum_rows * dq_columns * 4;
 };
 
 template <class T, int Dk, int Dv>
 struct BackwardShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_tile(Dk, Dv).step, 2, 2> {
   static constexpr int score_tiles = 2, dq_tiles = 2;
-  /// Each consumer computes one tile of dQ, of 64 rows and columns, from all keys: its half of the rows of a
-  /// step, or where those are but 64, of the columns.
-  static constexpr bool shares_rows = key_tile(Dk, Dv).step == 2 * sum_rows;
-  static_assert(Dk == (shares_rows ? 1 : 2) * tile_columns, "no other share is written");
+  static_assert(Dk == 2 * tile_columns, "each warpgroup has a tile of columns of dQ");
 };
 
 /// A claim as the block's warps read it; row -1: no more work.
@@ -38,7 +36,9 @@ struct GradClaim {
 
 /// What the consumers need to know of a step.
 struct StepNote {
-  int masked, loads_keys, row, head;
+  std::int16_t masked, loads_keys;
+  std::int16_t continues, ends;  ///< the next step has the same keys; there is none
+  int row, head;
 };
 
 /// Shared memory of a block.

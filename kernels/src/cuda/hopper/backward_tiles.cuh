@@ -73,6 +73,28 @@ __device__ __forceinline__ void store_query_grads(std::uint32_t boxes, const flo
     }
 }
 
+/// Adds a warpgroup's tile of columns of dQ of a step to global memory.
+template <class S>
+__device__ __forceinline__ void add_query_columns(const float (&dq)[S::dq_columns / 2],
+                                                  const BackwardParams& p, const BackwardShared<S>& shared,
+                                                  int stage, int batch, int tile) {
+  const int thread = thread_now(), half = (thread >> 7) - 1;
+  const std::uint32_t boxes = block_address(shared.dq + half * S::dq_bytes);
+  const bool leads = (thread & 127) == 0;
+  if (leads) added_boxes_wait_read();
+  named_barrier_wait(2 + half, 128);
+  store_query_grads<S>(boxes, dq, 16 * ((thread >> 5) & 3));
+  fence_async_proxy();
+  named_barrier_wait(2 + half, 128);
+  if (!leads) return;
+  const StepNote note = shared.note(stage);
+#pragma unroll
+  for (int box = 0; box < S::dq_columns / S::box_columns; ++box)
+    add_box(p.dq, {tile * S::dq_columns + box * S::box_columns, note.head - p.dq_head_begin, note.row, batch},
+            boxes + static_cast<std::uint32_t>(box * S::box_bytes));
+  added_boxes_commit();
+}
+
 /// Columns of a row from `first` on that a tile holds; the row has `width`.
 struct Columns {
   int first, width;

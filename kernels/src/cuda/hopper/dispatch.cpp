@@ -17,18 +17,8 @@ void forward(const ForwardParams& p, const ForwardTile& tile, DType io, cudaStre
   launch_forward<256, 256>(p, io, stream);
 }
 
-GradTile grad_tile(i64 dqk, i64 dv) {
-  if (dqk <= 64 && dv <= 64) return {64, 64, 128};
-  if (dqk <= 128 && dv <= 128) return {128, 128, 96};
-  if (dqk <= 192 && dv <= 128) return {192, 128, 64};
-  return {256, 256, 48};
-}
-
-void backward(const BackwardParams& p, const GradTile& tile, DType io, cudaStream_t stream) {
-  if (tile.dk == 64) return launch_backward<64, 64>(p, io, stream);
-  if (tile.dk == 128) return launch_backward<128, 128>(p, io, stream);
-  if (tile.dk == 192) return launch_backward<192, 128>(p, io, stream);
-  launch_backward<256, 256>(p, io, stream);
+void backward(const BackwardParams& p, DType io, cudaStream_t stream) {
+  launch_backward<128, 128>(p, io, stream);
 }
 
 void key_grad(const BackwardParams& p, const GradTile& tile, DType io, cudaStream_t stream) {

@@ -15,13 +15,8 @@ struct ForwardTile {
 [[nodiscard]] ForwardTile forward_tile(i64 dqk, i64 dv);
 void forward(const ForwardParams& p, const ForwardTile& tile, DType io, cudaStream_t stream);
 
-/// Padded head dims of backward, and the keys of a tile of the kernel of dQ alone.
-struct GradTile {
-  int dk = 0, dv = 0, keys = 0;
-  [[nodiscard]] KeyTile key_tile() const { return hopper::key_tile(dk, dv); }
-};
-[[nodiscard]] GradTile grad_tile(i64 dqk, i64 dv);
-void backward(const BackwardParams& p, const GradTile& tile, DType io, cudaStream_t stream);
+/// All gradients, of a tile that adds_dq().
+void backward(const BackwardParams& p, DType io, cudaStream_t stream);
 /// dK and dV without dQ.
 void key_grad(const BackwardParams& p, const GradTile& tile, DType io, cudaStream_t stream);
 /// dQ alone.

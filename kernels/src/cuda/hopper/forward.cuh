@@ -234,21 +234,6 @@ __device__ __forceinline__ void multiply_values(float (&o)[S::Dv / 2], const std
     RegisterProduct<typename S::T, S::Dv, Major::mn>::add(o, p + 4 * k, v.step<Major::mn, S::keys>(k), true);
 }
 
-/// Turns of the two consumers at the tensor cores.
-template <class S>
-struct Turns {
-  int consumer;
-  __device__ __forceinline__ void begin() const {
-    if (S::turns && consumer == 1) named_barrier_arrive(1, 256);
-  }
-  __device__ __forceinline__ void take() const {
-    if (S::turns) named_barrier_wait(1 + consumer, 256);
-  }
-  __device__ __forceinline__ void pass() const {
-    if (S::turns) named_barrier_arrive(2 - consumer, 256);
-  }
-};
-
 /// A warpgroup's 64 rows of one claim after the other.
 template <class S>
 __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardShared<S>& shared,
@@ -261,7 +246,7 @@ __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardSha
     __syncwarp();
     if (lane == 0) empty.arrive();
   };
-  const Turns<S> turns{consumer};
+  const Turns<S::turns> turns{consumer};
   turns.begin();
   Ring<S::claim_slots> claims;
   Ring<S::q_buffers> q_ring;

@@ -190,7 +190,7 @@ class BackwardStep final : public PreparedStep<Given> {
     keys_.emplace(r.tables(), slices.list(), key_tiles(slices.list(), rows, tile_.key_tile()));
     make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
-    if (r.deterministic()) {
+    if (r.deterministic() || !tile_.adds_dq()) {
       queries_.emplace(r.tables(), slices.list(), query_tiles(slices.list(), a.q.rows, tile_.keys));
       return;
     }
@@ -252,7 +252,11 @@ class BackwardStep final : public PreparedStep<Given> {
     }
     p.tile_count = keys_->tile_count(true);
     describe(p, engine_, list, *keys_, size.step, size.keys);
-    (dq != nullptr ? backward : key_grad)(p, tile_, a.q.type, engine_.resources.memory().stream());
+    const cudaStream_t stream = engine_.resources.memory().stream();
+    if (dq != nullptr)
+      backward(p, a.q.type, stream);
+    else
+      key_grad(p, tile_, a.q.type, stream);
   }
 
   void add_query_grads(const AttendGradBlocks& list) {
@@ -267,9 +271,9 @@ class BackwardStep final : public PreparedStep<Given> {
   }
 
   Engine& engine_;
-  GradTile tile_;
+  GradTile tile_{};
   std::optional<DeviceTable<QuerySegment>> keys_;   ///< empty: no work
-  std::optional<DeviceTable<KeySegment>> queries_;  ///< of dq alone, where gradients repeat bit for bit
+  std::optional<DeviceTable<KeySegment>> queries_;  ///< of dq alone, which has a launch of its own
   bool direct_ = false;                             ///< dq is summed in its own memory
 };
 

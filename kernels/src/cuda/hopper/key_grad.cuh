@@ -19,14 +19,11 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
                                                   int consumer) {
   using T = typename S::T;
   constexpr int key_rows = S::key_rows, step_rows = S::step_rows;
-  const int lane = lane_of_warp();
   const auto row_of_tile = [] { return 16 * ((thread_now() >> 5) - 4) + (lane_of_warp() >> 2); };
   const Operand k_rows(block_address(shared.k + 64 * consumer * tile_row_bytes), key_rows);
   const Operand v_rows = k_rows.moved(shared.v - shared.k);
-  const auto release = [&](Barrier empty) {
-    __syncwarp();
-    if (lane == 0) empty.arrive();
-  };
+  const Turns<true> turns{consumer};
+  turns.begin();
   Ring<S::claim_slots> claims;
   Ring<S::stages> ring;
   Ring<1> keys;
@@ -37,17 +34,15 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
     if (claim.row < 0) return;
     const int steps = claim.steps;
     float dk[S::Dk / 2], dv[S::Dv / 2];
-#pragma unroll
-    for (int i = 0; i < S::Dk / 2; ++i) dk[i] = 0;
-#pragma unroll
-    for (int i = 0; i < S::Dv / 2; ++i) dv[i] = 0;
+    clear(dk);
+    clear(dv);
     int before = 0;
+    if (steps > 0) turns.take();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       shared.q_full(ring.place).wait(ring.parity);
       const StepNote note = shared.note(ring.place);
       if (note.loads_keys != 0) {
-        if (step != 0) release(shared.keys_empty());
         shared.keys_full().wait(keys.parity);
         keys.advance();
       }
@@ -61,7 +56,7 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
                                                              q.step<Major::k, step_rows>(d), d != 0);
       products_commit();
       products_wait<1>();
-      if (step != 0) release(shared.q_empty(before)), release(shared.o_empty(before));
+      if (step != 0) arrive_of_warp(shared.q_empty(before)), arrive_of_warp(shared.o_empty(before));
       shared.o_full(ring.place).wait(ring.parity);
       products_begin();
 #pragma unroll
@@ -69,6 +64,7 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
         SharedProduct<T, step_rows, Major::k, Major::k>::add(dp, v_rows.step<Major::k, key_rows>(d),
                                                              d_o.step<Major::k, step_rows>(d), d != 0);
       products_commit();
+      turns.pass();
       TileMask mask{note.masked != 0, {}};
       if (mask.masked) {
         mask.rows[0] = shared.interval(ring.place)[row_of_tile()];
@@ -82,6 +78,8 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
       std::uint32_t rounded[step_rows / 4], ds[step_rows / 4];
       round_scores<T, step_rows>(rounded, s);
       round_scores<T, step_rows>(ds, dp);
+      if (note.continues == 0) arrive_of_warp(shared.keys_empty());
+      turns.take();
       products_begin();
 #pragma unroll
       for (int k = 0; k < step_rows / 16; ++k)
@@ -96,12 +94,13 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
     }
     products_wait<0>();
     if (steps > 0) {
-      release(shared.q_empty(before)), release(shared.o_empty(before)), release(shared.keys_empty());
+      turns.pass();
+      arrive_of_warp(shared.q_empty(before)), arrive_of_warp(shared.o_empty(before));
     }
     const BlockGrads& grads = p.grads[claim.block];
     write_key_grads<T, S::Dk>(dk, grads.dk, grads, claim, claim.row + row_of_tile(), {0, p.dqk});
     write_key_grads<T, S::Dv>(dv, grads.dv, grads, claim, claim.row + row_of_tile(), {0, p.dv});
-    release(shared.claim_empty(claims.place));
+    arrive_of_warp(shared.claim_empty(claims.place));
     claims.advance();
   }
 }
@@ -109,16 +108,9 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
 template <class S>
 __global__ __launch_bounds__(S::threads, 1) void key_grad_kernel(const __grid_constant__ BackwardParams p) {
   const BackwardShared<S> shared;
-  if (threadIdx.x == 0) shared.init();
-  __syncthreads();
-  const int warpgroup = static_cast<int>(threadIdx.x) >> 7;
-  if (warpgroup == 0) {
-    shrink_registers<40>();
-    prepare_steps(p, shared);
-  } else {
-    grow_registers<232>();
-    compute_key_grads(p, shared, warpgroup - 1);
-  }
+  share_block(
+      shared, [&](int warp) { prepare_steps(p, shared, warp); },
+      [&](int consumer) { compute_key_grads(p, shared, consumer); });
 }
 
 template <int Dk, int Dv>

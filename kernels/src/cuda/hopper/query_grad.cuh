@@ -23,8 +23,7 @@ template <class S>
 __device__ __forceinline__ void load_all(const QueryGradParams& p, const QueryGradShared<S>& shared) {
   Ring<S::claim_slots> claims;
   Ring<1> rows;
-  Ring<S::stages> ks;
-  Ring<S::v_stages> vs;
+  Ring<S::stages> ks, vs;
   for (;;) {
     const Claim claim = make_claim(p);
     publish_claim(shared, claims, claim);
@@ -57,8 +56,7 @@ template <class S>
 __device__ __forceinline__ void clear_tails(const QueryGradParams& p, const QueryGradShared<S>& shared) {
   const int lane = lane_of_warp();
   Ring<S::claim_slots> claims;
-  Ring<S::stages> ks;
-  Ring<S::v_stages> vs;
+  Ring<S::stages> ks, vs;
   std::uint32_t k_landed = 0, v_landed = 0;  // parities by stage
   const auto finish = [&](Barrier full) {
     fence_async_proxy();
@@ -100,13 +98,12 @@ struct RowTerms {
   RowTerms terms;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
+    const int existing = min(row + 8 * h, p.q_rows - 1);
+    const float lse = *row_of<float>(p.lse, claim.batch, claim.head, existing);
+    const float delta = *row_of<float>(p.delta, claim.batch, claim.head, existing);
     // Rows behind the view, and rows without a sum, have no probabilities.
-    terms.lse[h] = -minus_infinity(), terms.delta[h] = 0;
-    if (row + 8 * h >= p.q_rows) continue;
-    const float lse = *row_of<float>(p.lse, claim.batch, claim.head, row + 8 * h);
-    if (lse == minus_infinity()) continue;
-    terms.lse[h] = lse * log2_e;
-    terms.delta[h] = *row_of<float>(p.delta, claim.batch, claim.head, row + 8 * h) * p.scale;
+    const bool sees = row + 8 * h < p.q_rows && lse != minus_infinity();
+    terms.lse[h] = sees ? lse * log2_e : -minus_infinity(), terms.delta[h] = sees ? delta * p.scale : 0.f;
   }
   return terms;
 }
@@ -160,18 +157,14 @@ __device__ __forceinline__ void compute(const QueryGradParams& p, const QueryGra
                                         int consumer) {
   using T = typename S::T;
   constexpr int keys = S::keys;
-  const int lane = lane_of_warp();
   const auto row_of_tile = [] { return 16 * ((thread_now() >> 5) - 4) + (lane_of_warp() >> 2); };
   const Operand q(block_address(shared.q + 64 * consumer * tile_row_bytes), query_rows);
   const Operand d_o = q.moved(shared.d_o - shared.q);
-  const auto release = [&](Barrier empty) {
-    __syncwarp();
-    if (lane == 0) empty.arrive();
-  };
+  const Turns<S::turns> turns{consumer};
+  turns.begin();
   Ring<S::claim_slots> claims;
   Ring<1> rows;
-  Ring<S::stages> ks;
-  Ring<S::v_stages> vs;
+  Ring<S::stages> ks, vs;
   for (;;) {
     // The claim stays in shared memory until its end: registers are scarce here.
     shared.claim_full(claims.place).wait(claims.parity);
@@ -179,13 +172,13 @@ __device__ __forceinline__ void compute(const QueryGradParams& p, const QueryGra
     if (claim.row < 0) return;
     const int tiles = claim.tiles;
     float dq[S::Dk / 2];
-#pragma unroll
-    for (int i = 0; i < S::Dk / 2; ++i) dq[i] = 0;
+    clear(dq);
     if (tiles > 0) {
       const RowTerms terms = row_terms(p, claim, claim.row + row_of_tile());
       shared.q_full().wait(rows.parity);
       rows.advance();
       int before = 0;
+      turns.take();
 #pragma unroll 1
       for (int tile = 0; tile < tiles; ++tile) {
         const Operand k(block_address(shared.k + ks.place * S::k_bytes), keys),
@@ -205,21 +198,23 @@ __device__ __forceinline__ void compute(const QueryGradParams& p, const QueryGra
           SharedProduct<T, keys, Major::k, Major::k>::add(dp, d_o.step<Major::k, query_rows>(d),
                                                           v.step<Major::k, keys>(d), d != 0);
         products_commit();
+        turns.pass();
         const TileMask mask = read_mask(shared, ks.place, row_of_tile());
         products_wait<1>();
-        if (tile > 0) release(shared.k_empty(before));
+        if (tile > 0) arrive_of_warp(shared.k_empty(before));
         if (mask.masked) hide<keys>(s, mask);
         row_probabilities<keys>(s, terms, p.scale_log2);
         products_wait<0>();
-        release(shared.v_empty(vs.place));
+        arrive_of_warp(shared.v_empty(vs.place));
         vs.advance();
-        if (tile + 1 == tiles) release(shared.q_empty());
+        if (tile + 1 == tiles) arrive_of_warp(shared.q_empty());
         row_score_grads<keys>(dp, s, terms, p.scale);
         // What is hidden is no gradient, whatever rows without a query hold.
         if (mask.masked) hide<keys>(dp, mask, 0.f);
         std::uint32_t ds[keys / 4];
 #pragma unroll
         for (int i = 0; i < keys / 4; ++i) ds[i] = pack<T>(dp[2 * i], dp[2 * i + 1]);
+        turns.take();
         products_begin();
 #pragma unroll
         for (int i = 0; i < keys / 16; ++i)
@@ -228,12 +223,13 @@ __device__ __forceinline__ void compute(const QueryGradParams& p, const QueryGra
         before = ks.place;
         ks.advance();
       }
+      turns.pass();
       products_wait<0>();
-      release(shared.k_empty(before));
+      arrive_of_warp(shared.k_empty(before));
     }
     end_query_row<S, 0>(dq, p, claim, claim.row + row_of_tile());
     end_query_row<S, 1>(dq, p, claim, claim.row + row_of_tile() + 8);
-    release(shared.claim_empty(claims.place));
+    arrive_of_warp(shared.claim_empty(claims.place));
     claims.advance();
   }
 }
@@ -242,23 +238,18 @@ template <class S>
 __global__ __launch_bounds__(S::threads,
                              1) void query_grad_kernel(const __grid_constant__ QueryGradParams p) {
   const QueryGradShared<S> shared;
-  if (threadIdx.x == 0) shared.init();
-  __syncthreads();
-  const int warpgroup = static_cast<int>(threadIdx.x) >> 7;
-  if (warpgroup == 0) {
-    shrink_registers<40>();
-    const int warp = static_cast<int>(threadIdx.x) >> 5;
-    if (warp == 0) {
-      if (lane_of_warp() == 0) load_all(p, shared);
-    } else if (warp == 1) {
-      prepare_key_masks<S>(p, shared);
-    } else if (warp == 2) {
-      clear_tails(p, shared);
-    }
-  } else {
-    grow_registers<232>();
-    compute(p, shared, warpgroup - 1);
-  }
+  share_block(
+      shared,
+      [&](int warp) {
+        if (warp == 0) {
+          if (lane_of_warp() == 0) load_all(p, shared);
+        } else if (warp == 1) {
+          prepare_key_masks<S>(p, shared);
+        } else if (warp == 2) {
+          clear_tails(p, shared);
+        }
+      },
+      [&](int consumer) { compute(p, shared, consumer); });
 }
 
 template <class S>
@@ -267,13 +258,13 @@ void launch_query_grad_of(const QueryGradParams& p, cudaStream_t stream) {
       p, stream, "hopper attention gradient of the queries");
 }
 
-/// Keys of a tile, stages of keys and of values.
-template <int Dk, int Dv, int keys, int stages, int v_stages>
+/// Keys of a tile, and how many tiles are held.
+template <int Dk, int Dv, int keys, int stages>
 void launch_query_grad_as(const QueryGradParams& p, DType io, cudaStream_t stream) {
   if (io == DType::bf16)
-    launch_query_grad_of<QueryGradShape<Bf16, Dk, Dv, keys, stages, v_stages>>(p, stream);
+    launch_query_grad_of<QueryGradShape<Bf16, Dk, Dv, keys, stages>>(p, stream);
   else
-    launch_query_grad_of<QueryGradShape<Fp16, Dk, Dv, keys, stages, v_stages>>(p, stream);
+    launch_query_grad_of<QueryGradShape<Fp16, Dk, Dv, keys, stages>>(p, stream);
 }
 
 }  // namespace usp::kernels::hopper

@@ -6,12 +6,12 @@
 /// Shared memory of the kernel of dQ alone: who waits for whom.
 namespace usp::kernels::hopper {
 
-/// Tiles of `keys` keys, `stages` of K and `v_stages` of V.
-template <class T_, int Dk_, int Dv_, int keys_, int stages_, int v_stages_>
+/// Tiles of `keys` keys, `stages` of them.
+template <class T_, int Dk_, int Dv_, int keys_, int stages_>
 struct QueryGradShape {
   using T = T_;
-  static constexpr int Dk = Dk_, Dv = Dv_, keys = keys_, stages = stages_, v_stages = v_stages_,
-                       claim_slots = 2;
+  static constexpr int Dk = Dk_, Dv = Dv_, keys = keys_, stages = stages_, claim_slots = 2;
+  static constexpr bool turns = Dk <= 192;  ///< with 256 the products leave little to run beside
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), consumer_warps = 4 * consumers;
   static constexpr int q_bytes = query_rows * Dk * 2, o_bytes = query_rows * Dv * 2;
   static constexpr int k_bytes = keys * Dk * 2, v_bytes = keys * Dv * 2;
@@ -21,11 +21,11 @@ struct QueryGradShape {
 template <class S>
 struct QueryGradShared {
   static constexpr int q = 0, d_o = q + S::q_bytes, k = d_o + S::o_bytes, v = k + S::stages * S::k_bytes,
-                       intervals = v + S::v_stages * S::v_bytes,
+                       intervals = v + S::stages * S::v_bytes,
                        claims = intervals + S::stages * query_rows * static_cast<int>(sizeof(Interval)),
                        masked = claims + S::claim_slots * static_cast<int>(sizeof(Claim)),
                        barriers = masked + 16;
-  static constexpr int barrier_count = 2 * S::claim_slots + 2 + 3 * S::stages + 3 * S::v_stages;
+  static constexpr int barrier_count = 2 * S::claim_slots + 2 + 3 * S::stages + 3 * S::stages;
   static constexpr int bytes = barriers + 8 * barrier_count;
   static_assert(S::stages <= 4, "there is a word for each");
 
@@ -46,14 +46,14 @@ struct QueryGradShared {
   }
   [[nodiscard]] __device__ __forceinline__ Barrier v_full(int i) const { return barrier(values + i); }
   [[nodiscard]] __device__ __forceinline__ Barrier v_empty(int i) const {
-    return barrier(values + S::v_stages + i);
+    return barrier(values + S::stages + i);
   }
   /// A last tile of a segment has landed, and its rows behind the segment are yet to be zeroed.
   [[nodiscard]] __device__ __forceinline__ Barrier k_landed(int i) const {
     return barrier(keys + 2 * S::stages + i);
   }
   [[nodiscard]] __device__ __forceinline__ Barrier v_landed(int i) const {
-    return barrier(values + 2 * S::v_stages + i);
+    return barrier(values + 2 * S::stages + i);
   }
   [[nodiscard]] __device__ __forceinline__ Claim& claim(int i) const {
     return reinterpret_cast<Claim*>(block_memory + claims)[i];
@@ -72,7 +72,7 @@ struct QueryGradShared {
     q_full().init(1), q_empty().init(S::consumer_warps);
     for (int i = 0; i < S::stages; ++i)
       k_full(i).init(3), k_empty(i).init(S::consumer_warps), k_landed(i).init(1);
-    for (int i = 0; i < S::v_stages; ++i)
+    for (int i = 0; i < S::stages; ++i)
       v_full(i).init(2), v_empty(i).init(S::consumer_warps), v_landed(i).init(1);
     fence_barrier_init();
   }

@@ -13,6 +13,18 @@ namespace usp::kernels::hopper {
   return static_cast<int>(threadIdx.x) & 31;
 }
 
+/// One arrival of a whole warp.
+__device__ __forceinline__ void arrive_of_warp(Barrier barrier) {
+  __syncwarp();
+  if (lane_of_warp() == 0) barrier.arrive();
+}
+
+template <int count>
+__device__ __forceinline__ void clear(float (&sums)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) sums[i] = 0;
+}
+
 /// Loads rows of one head; one thread.
 template <int columns, int rows>
 __device__ __forceinline__ void load_rows(std::uint32_t to, const CUtensorMap& map, BoxPlace at,

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tile_rows.hpp"
+
 #include "usp/schedule/plan.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 #include "usp/schedule/scratch_rows.hpp"
@@ -18,7 +20,8 @@ void add_scratch(const schedule::ScratchStep& s, schedule::ScratchParts& parts) 
   const i64 heads = rows.query_heads();
   if (rows.type(Tensor::d_o) != rows.io())
     parts.use(hopper_traits, d_o, rows.of(Tensor::q, heads, rows.shape().head_dim_v, rows.io()));
-  if (s.grad_type != DType::fp32)
+  const auto tile = kernels::hopper::grad_tile(rows.shape().head_dim_qk, rows.shape().head_dim_v);
+  if (s.grad_type != DType::fp32 && tile.adds_dq())
     parts.use(hopper_traits, dq, rows.of(Tensor::q, heads, rows.shape().head_dim_qk, DType::fp32));
 }
 
