@@ -8,8 +8,8 @@
 
 namespace usp::kernels {
 
-/// A list of blocks as a step of each, one after the other. Where the result of all of them, o or dq, is to
-/// be rounded, it is summed in scratch memory first.
+/// A list of blocks as a step of each, one after the other, each behind its gate. Where the result of all of
+/// them, o or dq, is to be rounded, it is summed in scratch memory first.
 template <class Args>
 class BlockSteps final : public PreparedStep<BlockList<Args>> {
  public:
@@ -42,8 +42,11 @@ class BlockSteps final : public PreparedStep<BlockList<Args>> {
   }
 
   void enqueue(const BlockList<Args>& list) override {
-    const Args* block = list.begin();
-    for (const auto& step : steps_) step->run(summed(*block++));
+    for (i64 i = 0; i < list.count; ++i) {
+      const Args& block = list.blocks[i];
+      if (!memory_.await(list.gate(i), static_cast<int>(i), list.watch, block.scope.progress)) return;
+      steps_[static_cast<std::size_t>(i)]->run(summed(block));
+    }
     if (sum_ == nullptr) return;
     const Args& first = list.front();
     const ViewRegion all{{0, first.q.rows}, first.scope.query_heads};

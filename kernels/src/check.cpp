@@ -42,6 +42,11 @@ void check_result(View view, const ConstView& q, bool may_round, i64 rows, i64 w
   check_state(view, q, rows, width, what);
 }
 
+/// A fault names a block of a list in 16 bits.
+void check_count(i64 blocks) {
+  expects(blocks > 0, "a list of blocks is empty");
+  expects(blocks <= 0xffff, "a list has more blocks than a fault can name");
+}
 [[nodiscard]] bool is_same(const ConstView& a, const ConstView& b) {
   return a.data == b.data && ViewForm(a) == ViewForm(b);
 }
@@ -102,7 +107,7 @@ void check(const AttendGradArgs& a, bool rounds_results) {
 }
 
 void check(const AttendBlocks& list, bool rounds_results) {
-  expects(list.count > 0, "a list of blocks is empty");
+  check_count(list.count);
   const AttendArgs& first = list.front();
   for (const AttendArgs& a : list) {
     expects(is_same(a.q, first.q) && is_same(a.o, first.o) && is_same(a.lse, first.lse) &&
@@ -116,7 +121,7 @@ void check(const AttendBlocks& list, bool rounds_results) {
 }
 
 void check(const AttendGradBlocks& list, bool rounds_results) {
-  expects(list.count > 0, "a list of blocks is empty");
+  check_count(list.count);
   const AttendGradArgs& first = list.front();
   for (const AttendGradArgs& a : list) {
     expects(is_same(a.q, first.q) && is_same(a.d_o, first.d_o) && is_same(a.lse, first.lse) &&

@@ -2,21 +2,27 @@
 // One rank of a causal zigzag ring on one GPU, without its peers: everything that the rank's schedule
 // computes, in ticks of one hop (ring) and of all hops at once (all_gather_kv), and the same blocks as one
 // list (in one launch; hopper alone), beside one full call of cuDNN with as many local queries and all keys,
-// and beside one of the backend itself. Nothing arrives: the KV blocks hold noise.
+// and beside one of the backend itself. Nothing arrives: the KV blocks hold noise. The list also behind
+// gates: all of them open at the start, and opened by copies that arrive meanwhile: from a second GPU,
+// else from memory of the host, whose rate suits few KV heads (32 1: blocks come as 32 8 do at 400 GB/s).
 //   bench_cuda_ring [BACKEND [LOCAL_TOKENS [RING [HEADS [KV_HEADS [ROUNDS]]]]]] [--json]
-// Prints the median TFLOP/s over visible pairs and the ratio to the full call, in turns within one run.
+// Prints the median TFLOP/s over visible pairs and the ratio to the full call, in turns within one run; of
+// lists behind gates the ratio to the list without, and what the copies reached.
 #include "device_noise.hpp"
 #include "median.hpp"
 #include "options.hpp"
 #include "single_rank.hpp"
 
+#include "usp/device/driver.cuda.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 #include "usp/kernels/kernel_factory.hpp"
 #include "usp/runtime/attention.hpp"
 
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <cudaTypedefs.h>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -176,6 +182,90 @@ class RingRank {
   kernels::View q_, k_, v_, d_o_, o_, dq_, dk_, dv_;
 };
 
+/// What blocks are copied from: memory of a second GPU, or of the host where there is none. Copies within a
+/// GPU, whatever the call, are kernels on an H200 and wait until one that fills it ends.
+class Source {
+ public:
+  Source(const kernels::ConstView& like, device::StreamHandle stream) {
+    const i64 bytes = like.elements() * bytes_of(like.type);
+    if (is_peer()) {
+      device::enable_peer_access(0, 1);
+      peer_ = device::DeviceBuffer(1, bytes);
+    } else {
+      host_ = device::PinnedBuffer(bytes);
+    }
+    copy(data(), like.data, bytes, stream);
+  }
+  [[nodiscard]] static bool is_peer() { return device::device_count() > 1; }
+  /// Enqueues a copy to a view of the same form; returns its bytes.
+  i64 copy_to(const kernels::ConstView& to, device::StreamHandle stream) const {
+    const i64 bytes = to.elements() * bytes_of(to.type);
+    copy(const_cast<std::byte*>(to.data), data(), bytes, stream);
+    return bytes;
+  }
+
+ private:
+  [[nodiscard]] std::byte* data() const { return peer_.data() != nullptr ? peer_.data() : host_.data(); }
+  static void copy(std::byte* to, const std::byte* from, i64 bytes, device::StreamHandle stream) {
+    device::check_cuda(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream),
+                       "cudaMemcpyAsync");
+  }
+
+  device::DeviceBuffer peer_;
+  device::PinnedBuffer host_;
+};
+
+/// Copies of blocks on a stream of their own, each of which then opens a gate. The first block has arrived.
+class Arrivals {
+ public:
+  explicit Arrivals(std::size_t blocks) : flags_(0, static_cast<i64>(blocks * flag_bytes)), gates_(blocks) {
+    device::set_device_bytes(flags_.data(), 0, flags_.bytes(), stream_.get());
+    stream_.synchronize();
+    for (std::size_t i = 1; i < blocks; ++i)
+      gates_[i].flag = reinterpret_cast<const std::uint32_t*>(flags_.data() + i * flag_bytes);
+  }
+  /// Of blocks that arrived before the call.
+  [[nodiscard]] const kernels::Gate* open() {
+    for (kernels::Gate& gate : gates_) gate.value = epoch_;
+    return gates_.data();
+  }
+  /// Enqueues the copies of all blocks, which begin when the stream of the call has come to this point.
+  /// copy(block, stream) enqueues those of one and returns its bytes.
+  template <class Copy>
+  [[nodiscard]] const kernels::Gate* begin(device::StreamHandle call, const Copy& copy) {
+    static const auto write = device::driver_call<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
+    call_.record(call);
+    device::wait_for(stream_.get(), call_.get());
+    begin_.record(stream_.get());
+    ++epoch_, bytes_ = 0;
+    for (std::size_t i = 1; i < gates_.size(); ++i) {
+      bytes_ += copy(i, stream_.get());
+      gates_[i].value = epoch_;
+      device::check_driver(write(stream_.get(), reinterpret_cast<CUdeviceptr>(gates_[i].flag), epoch_,
+                                 CU_STREAM_WRITE_VALUE_DEFAULT),
+                           "cuStreamWriteValue32");
+    }
+    end_.record(stream_.get());
+    return gates_.data();
+  }
+  /// Of the last copies; blocks until they have ended.
+  [[nodiscard]] double gb_s() const {
+    return static_cast<double>(bytes_) / device::seconds_between(begin_, end_) * 1e-9;
+  }
+
+ private:
+  static constexpr std::size_t flag_bytes = 32;
+  device::Stream stream_{0};
+  device::DeviceBuffer flags_;
+  std::vector<kernels::Gate> gates_;
+  device::Event call_{0}, begin_{0, device::EventUse::timing}, end_{0, device::EventUse::timing};
+  std::uint32_t epoch_ = 0;
+  i64 bytes_ = 0;
+};
+
+/// How the blocks of a list come.
+enum class Coming : std::uint8_t { ungated, open, copied };
+
 /// The blocks of a rank's hops as one list: o and dq are rounded once, dk and dv of every block are partials
 /// in the type of sums, as they travel.
 class OneList {
@@ -197,24 +287,48 @@ class OneList {
       grads_.back().overwrite_dkv = true;
     }
     delta_ = {d_o, o, lse, delta, {0, job.heads}};
-    forward_ = kernel_->prepare_blocks(attend());
-    backward_ = kernel_->prepare_blocks(grads());
+    source_.emplace(attend_.front().k, gpu.stream.get());
+    arrivals_.emplace(attend_.size());
+    *fault() = 0;
+    ungated_ = {kernel_->prepare_blocks(list_of(attend_, nullptr)),
+                kernel_->prepare_blocks(list_of(grads_, nullptr))};
+    gated_ = {kernel_->prepare_blocks(list_of(attend_, arrivals_->open())),
+              kernel_->prepare_blocks(list_of(grads_, arrivals_->open()))};
   }
-  [[nodiscard]] Times run() {
-    return gpu_.timed([&] { forward_->run(attend()); },
-                      [&] {
-                        kernel_->delta(delta_);
-                        backward_->run(grads());
-                      });
+  /// Throws EnvironmentError where copies do not get through beside the kernel.
+  [[nodiscard]] Times run(Coming coming) {
+    Steps& steps = coming == Coming::ungated ? ungated_ : gated_;
+    const Times times = gpu_.timed([&] { steps.forward->run(list_of(attend_, gates(coming))); },
+                                   [&] {
+                                     const kernels::Gate* const gates = this->gates(coming);
+                                     kernel_->delta(delta_);
+                                     steps.backward->run(list_of(grads_, gates));
+                                   });
+    if (*fault() != 0) throw EnvironmentError("copies did not get through beside the kernel");
+    return times;
   }
+  /// Of the last backward.
+  [[nodiscard]] double copied_gb_s() const { return arrivals_->gb_s(); }
 
  private:
+  struct Steps {
+    std::unique_ptr<kernels::PreparedAttendBlocks> forward;
+    std::unique_ptr<kernels::PreparedAttendGradBlocks> backward;
+  };
   [[nodiscard]] kernels::View noise(DType type, int heads) { return gpu_.noise(type, job_.local, heads); }
-  [[nodiscard]] kernels::AttendBlocks attend() const {
-    return {attend_.data(), static_cast<i64>(attend_.size())};
+  [[nodiscard]] std::uint32_t* fault() const { return reinterpret_cast<std::uint32_t*>(fault_.data()); }
+  template <class Args>
+  [[nodiscard]] kernels::BlockList<Args> list_of(const std::vector<Args>& blocks,
+                                                 const kernels::Gate* gates) const {
+    constexpr std::int64_t limit_ns = 1'000'000'000;
+    return {blocks.data(), static_cast<i64>(blocks.size()), gates, {nullptr, limit_ns, fault()}};
   }
-  [[nodiscard]] kernels::AttendGradBlocks grads() const {
-    return {grads_.data(), static_cast<i64>(grads_.size())};
+  [[nodiscard]] const kernels::Gate* gates(Coming coming) {
+    if (coming == Coming::ungated) return nullptr;
+    if (coming == Coming::open) return arrivals_->open();
+    return arrivals_->begin(gpu_.stream.get(), [&](std::size_t block, device::StreamHandle stream) {
+      return source_->copy_to(attend_[block].k, stream) + source_->copy_to(attend_[block].v, stream);
+    });
   }
 
   Job job_;
@@ -224,8 +338,10 @@ class OneList {
   std::vector<kernels::AttendArgs> attend_;
   std::vector<kernels::AttendGradArgs> grads_;
   kernels::DeltaArgs delta_;
-  std::unique_ptr<kernels::PreparedAttendBlocks> forward_;
-  std::unique_ptr<kernels::PreparedAttendGradBlocks> backward_;
+  std::optional<Source> source_;
+  std::optional<Arrivals> arrivals_;
+  device::PinnedBuffer fault_{sizeof(std::uint32_t)};
+  Steps ungated_, gated_;
 };
 
 struct Row {
@@ -240,21 +356,31 @@ struct Row {
   }
 };
 
-void print(const Job& job, int rank, const Row& row, const Row& full) {
+/// What a row is compared with.
+struct Peer {
+  const Row& row;
+  const char* key;  ///< of its rate in JSON
+};
+
+[[nodiscard]] const char* copies_from() {
+  return Source::is_peer() ? "peer" : "host";
+}
+
+void print(const Job& job, int rank, const Row& row, const Peer& peer) {
   const double ms[] = {1e3 * median(row.seconds[0]), 1e3 * median(row.seconds[1])};
   if (!job.json) {
     std::printf(
-        "rank %d  %-17s forward %8.3f ms %5.0f TFLOP/s %6.3f   backward %8.3f ms %5.0f TFLOP/s %6.3f\n", rank,
-        row.name.c_str(), ms[0], row.rate(0, job), row.rate(0, job) / full.rate(0, job), ms[1],
-        row.rate(1, job), row.rate(1, job) / full.rate(1, job));
+        "rank %d  %-19s forward %8.3f ms %5.0f TFLOP/s %6.3f   backward %8.3f ms %5.0f TFLOP/s %6.3f\n", rank,
+        row.name.c_str(), ms[0], row.rate(0, job), row.rate(0, job) / peer.row.rate(0, job), ms[1],
+        row.rate(1, job), row.rate(1, job) / peer.row.rate(1, job));
     return;
   }
   for (const int pass : {0, 1})
     std::printf(
-        R"({"rank": %d, "way": "%s", "pass": "%s", "ms": %.6g, "tflop_s": %.6g, "full_tflop_s": %.6g})"
+        R"({"rank": %d, "way": "%s", "pass": "%s", "ms": %.6g, "tflop_s": %.6g, "%s": %.6g, "copies": "%s"})"
         "\n",
-        rank, row.name.c_str(), pass == 0 ? "forward" : "backward", ms[pass], row.rate(pass, job),
-        full.rate(pass, job));
+        rank, row.name.c_str(), pass == 0 ? "forward" : "backward", ms[pass], row.rate(pass, job), peer.key,
+        peer.row.rate(pass, job), copies_from());
 }
 
 void compare(const Job& job, int rank) {
@@ -267,14 +393,25 @@ void compare(const Job& job, int rank) {
                            {"one own full call", own.pairs(), {}},
                            {"one call per hop", hops.pairs(), {}},
                            {"in waves", waves.pairs(), {}}};
-  if (list) rows.push_back({"in one launch", hops.pairs(), {}});
+  const std::size_t launch = rows.size();
+  if (list)
+    for (const char* name : {"in one launch", "behind open gates", "behind copies"})
+      rows.push_back({name, hops.pairs(), {}});
+  std::vector<double> copied;
   for (int round = -2; round < job.rounds; ++round) {
     for (RingRank* r : {&hops, &waves}) r->arrive(round < 0);
     std::vector<Times> times = {full.run(), own.run(), hops.run(), waves.run()};
-    if (list) times.push_back(list->run());
+    if (list)
+      for (const Coming coming : {Coming::ungated, Coming::open, Coming::copied})
+        times.push_back(list->run(coming));
+    if (list && round >= 0) copied.push_back(list->copied_gb_s());
     for (std::size_t i = 0; round >= 0 && i < rows.size(); ++i) rows[i].add(times[i]);
   }
-  for (const Row& row : rows) print(job, rank, row, rows[0]);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    print(job, rank, rows[i],
+          i <= launch ? Peer{rows[0], "full_tflop_s"} : Peer{rows[launch], "launch_tflop_s"});
+  if (list && !job.json)
+    std::printf("rank %d  copies from %s of %.0f GB/s\n", rank, copies_from(), median(copied));
   std::fflush(stdout);
 }
 

@@ -7,6 +7,8 @@ import re
 CUDNN, MMA = {"forward": 0.99, "backward": 0.99}, {"forward": 1.0, "backward": 0.95}
 RING = {"one call per hop": {"forward": 0.82, "backward": 0.82}, "in waves": {"forward": 0.90, "backward": 0.90},
         "in one launch": {"forward": 0.96, "backward": 0.88}}
+# Both passes, beside one launch without gates; copies from the host come too slowly for a target.
+GATED = {"behind open gates": 0.997, "behind copies": 0.98}
 HOPPER = {"forward": 1.0, "backward": 0.95}
 MEMORY, EXCHANGE, TORCH_EXCHANGE = 0.90, 0.95, 2.0
 UNDISTURBED = 1 / 1.03  # attention beside a transfer may take 3% longer
@@ -106,6 +108,11 @@ def ring_rows(found, shape, part="ring"):
         if f["way"] in RING:
             yield Row(part, f"{f['way']}, {f['pass']}, beside one full call", f"{shape}, rank {f['rank']}",
                       f["tflop_s"], f["full_tflop_s"], "TF/s", RING[f["way"]][f["pass"]])
+        elif f["way"] in GATED:
+            slow = f["way"] == "behind copies" and f["copies"] == "host"
+            yield Row(part, f"{f['way']}{' from the host' if slow else ''}, {f['pass']}, beside one launch without gates",
+                      f"{shape}, rank {f['rank']}", f["tflop_s"], f["launch_tflop_s"], "TF/s",
+                      None if slow else GATED[f["way"]])
 
 
 def memory_rows(found, shape):

@@ -11,9 +11,10 @@ run, and why. Needs Python 3.10 and, for the parts beside PyTorch, torch; CUDA's
 Exits with 1 when something that could be run failed; a target that is missed does not count as a failure.
 
 Parts: attention (cudnn backend beside SDPA's cuDNN), mma (beside SDPA's FLASH), packed (documents, beside
-varlen_attn), ring (hops and waves of one rank, hopper's also in one launch, beside one full call), memory (merge, delta and others beside copies),
-exchange (Ulysses exchange beside peer copies, ranks as threads and as processes), overlap (attention
-while copies fly between two GPUs), ranks (two GPUs beside PyTorch's context parallel and beside one GPU).
+varlen_attn), ring (hops and waves of one rank, hopper's also in one launch, beside one full call, and that launch
+behind gates), memory (merge, delta and others beside copies), exchange (Ulysses exchange beside peer copies, ranks as
+threads and as processes), overlap (attention while copies fly between two GPUs), ranks (two GPUs beside PyTorch's
+context parallel and beside one GPU).
 """
 import argparse
 import dataclasses

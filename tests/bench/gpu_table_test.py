@@ -18,6 +18,9 @@ from gpu_rows import NotRun, Row
 
 RING = [{"rank": 3, "way": way, "pass": "forward", "ms": 1.5, "tflop_s": rate, "full_tflop_s": 600}
         for way, rate in (("one full call", 600), ("one call per hop", 486), ("in waves", 546), ("in one launch", 582))]
+GATED = [{"rank": 3, "way": way, "pass": "forward", "ms": 1.5, "tflop_s": rate, "launch_tflop_s": 582,
+          "copies": copies} for way, rate, copies in (("behind open gates", 581, "host"), ("behind copies", 560, "peer"),
+                                                      ("behind copies", 200, "host"))]
 MEMORY = [{"work": work, "microseconds": 10, "gb_s": rate, "copy_gb_s": 2000}
           for work, rate in (("merge bf16 into fp32", 1900), ("delta bf16 x bf16", 1700), ("cast bf16 to fp32", 1000))]
 EXCHANGE = [{"mode": "threads", "ranks": 2, "gpus": gpus, "way": "there", "run_bytes": 256, "mib_per_peer": 64,
@@ -73,6 +76,10 @@ class Rows(unittest.TestCase):
     def test_ring_leaves_the_peer_out_and_aims_at_each_way(self):
         rows = gpu_rows.ring_rows(RING, "8 blocks")
         self.assertEqual([(r.target, r.met) for r in rows], [(0.82, False), (0.9, True), (0.96, True)])
+
+    def test_ring_holds_gates_to_the_launch_without_them(self):
+        rows = gpu_rows.ring_rows(GATED, "8 blocks")
+        self.assertEqual([(r.peer, r.target, r.met) for r in rows], [(582, 0.997, True), (582, 0.98, False), (582, None, None)])
 
     def test_memory_aims_at_merge_and_delta_only(self):
         self.assertEqual([r.met for r in gpu_rows.memory_rows(MEMORY, "s")], [True, False, None])

@@ -4,6 +4,7 @@
 #include "attention_case.hpp"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 
 /// A case whose keys are cut into a list of blocks, each in memory of its own.
@@ -82,13 +83,21 @@ class BlockTrial {
     const std::vector<kernels::AttendArgs> list = attend_args();
     run_once(kernel, kernels::AttendBlocks{list.data(), static_cast<i64>(list.size())});
   }
-  void all(kernels::AttentionKernel& kernel) {
-    attend(kernel);
+  void delta(kernels::AttentionKernel& kernel) {
     const Case& c = trial.c;
     kernel.delta({trial.in.d_o.view(), trial.o.view(), trial.lse.view(), trial.delta.view(), c.query_heads,
                   c.sink ? trial.terms.sinks.data() : nullptr, c.sink ? trial.d_sink.data() : nullptr});
+  }
+  void all(kernels::AttentionKernel& kernel) {
+    attend(kernel);
+    delta(kernel);
     const std::vector<kernels::AttendGradArgs> list = grad_args();
     run_once(kernel, kernels::AttendGradBlocks{list.data(), static_cast<i64>(list.size())});
+  }
+  [[nodiscard]] std::size_t size() const { return blocks_.size(); }
+  /// K and V of a block.
+  [[nodiscard]] std::array<Tensor4*, 2> arriving(std::size_t block) {
+    return {&blocks_[block].k, &blocks_[block].v};
   }
   /// dk and dv of all blocks added up.
   [[nodiscard]] Results results() const {

@@ -113,6 +113,7 @@ void with_uploads(const Args& a, Uploads& up, const F& f) {
 }
 template <class Args, class F>
 void with_uploads(const kernels::BlockList<Args>& list, Uploads& up, const F& f) {
+  if (list.gates != nullptr) throw std::logic_error("blocks are uploaded before the call");
   const DeviceScopeOfCall scope(list.front().scope, up);
   std::vector<Args> blocks;
   for (const Args& a : list) {

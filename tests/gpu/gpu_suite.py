@@ -21,7 +21,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 SKIPPED = 77
 SUITES = ["copy_engine", "cuda_graph", "device_memory", "device_scope", "c_gpu", "regions_cuda", "attention_gpu",
-          "cudnn_kernel", "hopper_units", "attention_kernel_cuda"]
+          "cudnn_kernel", "hopper_units", "attention_kernel_cuda", "gates"]
 # A transfer that waits holds up all others of one hardware queue, which this test forbids.
 ONE_QUEUE_FILTER = "-*AWaitIsForItsOwnTransfer*"
 
@@ -40,7 +40,7 @@ def runs(options, gpus):
         reverse = {"CUDA_VISIBLE_DEVICES": ",".join(str(i) for i in reversed(range(gpus)))}
         for name in ("copy_engine", "cuda_graph", "device_scope", "c_gpu", "attention_gpu"):
             yield f"{name}, GPUs reversed", suite(name), reverse, 300
-    for name in ("copy_engine", "cuda_graph"):
+    for name in ("copy_engine", "cuda_graph", "gates"):
         yield f"{name}, one queue", suite(name, f"--gtest_filter={ONE_QUEUE_FILTER}"), {
             "CUDA_DEVICE_MAX_CONNECTIONS": "1"}, 300
     mpirun = [options.mpirun, "--oversubscribe", "-n"] if options.mpirun else []

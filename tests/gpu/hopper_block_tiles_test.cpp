@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -47,11 +48,13 @@ struct Blocks {
   return counts;
 }
 
-void check_queries(const Draw& draw, i64 count) {
+void check_queries(const Draw& draw, i64 count, int group) {
   const Blocks blocks(draw.problem, count);
   const BlockSlices slices = blocks.all();
   constexpr int keys = 80;
-  const TileTable<KeySegment> table = query_tiles(slices.list(), blocks.c.q_rows, keys);
+  const auto [table, bundle_log2] =
+      query_tiles(slices.list(), blocks.c.q_rows, {{0, 2 * group}, group}, keys);
+  const i64 tokens = query_rows >> bundle_log2;
   std::vector<i64> met(blocks.slices.size(), 0);
   for (const TileEntry& tile : table.tiles) {
     int before = 0, streamed = 0;
@@ -61,7 +64,7 @@ void check_queries(const Draw& draw, i64 count) {
       ASSERT_EQ(segment.block, slices.list().block_of(segment.slice));
       before = segment.block, streamed += (segment.end - segment.begin + keys - 1) / keys;
       const schedule::Slice& s = slices.list().at[segment.slice];
-      for (i64 row = tile.row; row < std::min<i64>(tile.row + query_rows, blocks.c.q_rows); ++row)
+      for (i64 row = tile.row; row < std::min<i64>(tile.row + tokens, blocks.c.q_rows); ++row)
         for (i64 key = segment.begin; key < segment.end; ++key) {
           const bool seen = sees(s, row, key);
           met[static_cast<std::size_t>(segment.block)] += seen ? 1 : 0;
@@ -107,14 +110,77 @@ void check_keys(const Draw& draw, i64 count, const KeyTile& size) {
   EXPECT_EQ(met, pairs_by_block(blocks)) << draw.text();
 }
 
+/// The order in which tiles of arriving blocks are claimed.
+void check_runs(const Draw& draw, i64 count) {
+  const Blocks blocks(draw.problem, count);
+  const BlockSlices slices = blocks.all();
+  const std::vector<GradRows> rows(blocks.ranges.size(), {blocks.c.grad_rows(), true});
+  const TileTable<QuerySegment> before = key_tiles(slices.list(), rows, key_tile(128, 128));
+  TileTable<QuerySegment> table = before;
+  const ClaimRuns runs = order_by_block(table);
+  const auto place = [](const TileEntry& t) {
+    return std::tuple(t.block, t.row, t.segment_begin, t.segment_end, t.streamed_tiles);
+  };
+  std::vector<decltype(place(table.tiles.front()))> a, b;
+  for (const TileEntry& tile : before.tiles) a.push_back(place(tile));
+  for (const TileEntry& tile : table.tiles) b.push_back(place(tile));
+  EXPECT_TRUE(std::is_permutation(a.begin(), a.end(), b.begin(), b.end())) << draw.text();
+
+  ASSERT_LE(runs.busy.size(), static_cast<std::size_t>(max_blocks + 1));
+  ASSERT_EQ(runs.busy.back(), table.busy);
+  ASSERT_EQ(runs.all.size(), runs.busy.size());
+  ASSERT_EQ(runs.all.back(), static_cast<int>(table.tiles.size()));
+  int at = 0, block = -1;
+  for (const int end : runs.busy) {
+    ASSERT_LE(at, end);
+    for (int first = at; at < end; ++at) {
+      const TileEntry& tile = table.tiles[static_cast<std::size_t>(at)];
+      const TileEntry& above = table.tiles[static_cast<std::size_t>(at == first ? at : at - 1)];
+      EXPECT_EQ(tile.block, above.block) << draw.text() << ": a run is of one block";
+      EXPECT_LE(tile.streamed_tiles, above.streamed_tiles) << draw.text();
+      EXPECT_GT(tile.streamed_tiles, 0);
+      if (at == first && !(tile.block == 0 && end == table.busy)) {
+        EXPECT_GT(tile.block, block) << draw.text() << ": blocks follow in the order of the list";
+        block = tile.block;
+      }
+    }
+  }
+}
+
+TEST(HopperBlockTiles, ArrivingBlocksAreClaimedInTheOrderOfTheList) {
+  for (const Draw& draw : test::contract_draws())
+    for (const i64 count : {1, 3, 15}) check_runs(draw, count);
+  // Half of a causal block is light: it ends the launch.
+  const std::vector<schedule::Slice> slices{test::banded(512, 512, 0, unbounded), test::rectangle(512, 512)};
+  const int block[] = {0, 1};
+  TileTable<QuerySegment> table =
+      key_tiles({slices.data(), 2, block}, std::vector<GradRows>(2, {512, true}), key_tile(128, 128));
+  EXPECT_EQ(order_by_block(table).busy, (std::vector<int>{2, 6, 8}));
+}
+
 TEST(HopperBlockTiles, MeetEveryVisiblePairOnceInItsBlock) {
   std::vector<Draw> draws = test::contract_draws();
   for (std::uint64_t seed = 1; seed <= 20; ++seed) draws.push_back(test::random_draw(seed));
   for (const Draw& draw : draws)
     for (const i64 count : {1, 3, 15}) {
-      check_queries(draw, count);
+      for (const int group : {1, 4, 6}) check_queries(draw, count, group);
       for (const KeyTile& size : {key_tile(128, 128), key_tile(256, 256)}) check_keys(draw, count, size);
     }
+}
+
+TEST(HopperBlockTiles, HeadsThatShareKeysAreBundledWhereFewerKeysStream) {
+  const auto bundle_of = [](const schedule::Slice& slice, const QueryHeads& heads) {
+    return query_tiles({&slice, 1}, slice.q_row + slice.q_count, heads, 128).bundle_log2;
+  };
+  const schedule::Slice few = test::rectangle(20, 512);
+  EXPECT_EQ(bundle_of(few, {{0, 8}, 8}), 3);
+  EXPECT_EQ(bundle_of(few, {{0, 32}, 32}), 4) << "a tile holds 8 tokens at least";
+  EXPECT_EQ(bundle_of(few, {{0, 12}, 6}), 1) << "a power of two that divides the group";
+  EXPECT_EQ(bundle_of(few, {{2, 10}, 4}), 1) << "heads of one KV head alone";
+  EXPECT_EQ(bundle_of(few, {{0, 9}, 3}), 0);
+  EXPECT_EQ(bundle_of(test::rectangle(512, 512), {{0, 8}, 8}), 0) << "no key streams less often";
+  EXPECT_EQ(bundle_of(test::banded(16384, 16384, 0, unbounded), {{0, 8}, 8}), 0);
+  EXPECT_EQ(bundle_of(test::banded(16384, 16384, 0, 199), {{0, 8}, 8}), 3);
 }
 
 TEST(HopperBlockTiles, BlocksBeginAtDifferentQueries) {
@@ -132,7 +198,11 @@ TEST(HopperBlockTiles, ListsOfNothing) {
   const TileTable<QuerySegment> none = key_tiles({nullptr, 0}, {{300, false}, {0, true}}, {128, 64});
   EXPECT_TRUE(none.tiles.empty());
   EXPECT_EQ(key_tiles({nullptr, 0}, {{300, false}, {300, true}}, {128, 64}).tiles.size(), 3U);
-  EXPECT_EQ(query_tiles({nullptr, 0}, 300, 128).busy, 0);
+  EXPECT_EQ(query_tiles({nullptr, 0}, 300, {{0, 8}, 4}, 128).table.busy, 0);
+  TileTable<QuerySegment> idle = key_tiles({nullptr, 0}, {{300, true}}, {128, 64});
+  const ClaimRuns runs = order_by_block(idle);
+  EXPECT_EQ(runs.busy, std::vector<int>{0});
+  EXPECT_EQ(runs.all, std::vector<int>{3});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 usage: mma_attention_peer.py [mma_attention_check] [filter]
 With the program's path it runs that too and prints the ratios of both, measured in one run.
 """
+import math
 import re
 import statistics
 import subprocess
@@ -14,6 +15,14 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 PACKED = [14000, 1500, 6800, 300, 9100, 4200, 2600, 800, 5200, 3400, 1900, 7336, 100, 4700, 1100, 2500]
+
+
+def exponential(total, mean):
+    """Lengths at the quantiles of an exponential distribution, long and short ones mixed."""
+    count = total // mean
+    lengths = [1 + int(-mean * math.log(1 - (27 * i % count + 0.5) / count)) for i in range(count)]
+    lengths[-1] += total - sum(lengths)
+    return lengths
 
 
 def configurations():
@@ -28,6 +37,8 @@ def configurations():
         yield f"hd256_{kind}_16k", 16384, 8, 8, 256, causal, None
     yield "packed_mha_64k", 65536, 16, 16, 128, True, PACKED
     yield "packed_gqa_64k", 65536, 32, 8, 128, True, PACKED
+    yield "packed_1k_mha_64k", 65536, 16, 16, 128, True, exponential(65536, 1024)
+    yield "packed_1k_gqa_64k", 65536, 32, 8, 128, True, exponential(65536, 1024)
     yield "hd128_causal_4k", 4096, 16, 16, 128, True, None
 
 

@@ -23,12 +23,27 @@ struct Configuration {
   double dropout = 0;
   bool rounded = true;  ///< overwrite results in bf16; otherwise a carried fp32 state
   bool deterministic = false;
+  i64 window = 0;  ///< keys that a causal query sees, itself included; 0: all before it
 };
 
 /// 64K tokens whose lengths spread like an exponential distribution's of mean 4K; the peer's script holds the
 /// same.
 const std::vector<i64> packed{14000, 1500, 6800, 300,  9100, 4200, 2600, 800,
                               5200,  3400, 1900, 7336, 100,  4700, 1100, 2500};
+
+/// Lengths at the quantiles of an exponential distribution, long and short ones mixed; the peer's script
+/// makes the same.
+std::vector<i64> exponential(i64 total, i64 mean) {
+  const i64 count = total / mean;
+  std::vector<i64> lengths;
+  for (i64 i = 0; i < count; ++i) {
+    const double quantile = (static_cast<double>(27 * i % count) + 0.5) / static_cast<double>(count);
+    lengths.push_back(1 + static_cast<i64>(-static_cast<double>(mean) * std::log(1 - quantile)));
+  }
+  for (const i64 length : lengths) total -= length;
+  lengths.back() += total;
+  return lengths;
+}
 
 std::vector<Configuration> configurations() {
   std::vector<Configuration> all;
@@ -44,8 +59,15 @@ std::vector<Configuration> configurations() {
   }
   all.push_back({"packed_mha_64k", 65536, 16, 16, 128, 128, true, packed});
   all.push_back({"packed_gqa_64k", 65536, 32, 8, 128, 128, true, packed});
+  all.push_back({"packed_1k_mha_64k", 65536, 16, 16, 128, 128, true, exponential(65536, 1024)});
+  all.push_back({"packed_1k_gqa_64k", 65536, 32, 8, 128, 128, true, exponential(65536, 1024)});
   all.push_back({"mla_192_128_causal_16k", 16384, 16, 16, 192, 128, true, {}});
   all.push_back({"hd128_causal_4k", 4096, 16, 16, 128, 128, true, {}});
+  for (const i64 window : {1024, 4096}) {
+    Configuration windowed{"window_" + std::to_string(window) + "_gqa_32k", 32768, 32, 8, 128, 128, true, {}};
+    windowed.window = window;
+    all.push_back(windowed);
+  }
   Configuration c{"carried_hd128_causal_16k", 16384, 16, 16, 128, 128, true, {}};
   c.rounded = false;
   all.push_back(c);
@@ -69,6 +91,7 @@ std::vector<schedule::Slice> slices_of(const Configuration& c) {
     s.q_row = s.k_row = s.dk_row = s.q_pos = s.k_pos = at;
     s.q_count = s.k_count = rows;
     if (c.causal) s.diff_min = 0;
+    if (c.window > 0) s.diff_max = c.window - 1;
     all.push_back(s);
     at += rows;
   }

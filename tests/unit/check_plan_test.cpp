@@ -146,6 +146,39 @@ TEST(CheckPlan, FilesNameThePointer) {
   }
 }
 
+/// Layers count from 0, each once per kind, and no decision is for more than there are.
+TEST(CheckPlan, ListsOfLayersAgreeWithTheModel) {
+  PlanFile plan = file_of({1, 24, 24, 6, 6, 8, 8, DType::bf16}, {});
+  plan.layers.front().layers = {0, 2};
+  plan.layers.push_back(plan.layers.front());
+  plan.layers.back().layers = {1, 3};
+  plan.inputs.step.emplace().model_layers = 4;
+  const auto token_of = [&](const auto& change) -> std::string {
+    PlanFile changed = plan;
+    change(changed);
+    try {
+      (void)read_plan(write_plan(changed), "plan");
+    } catch (const InvalidInput& error) {
+      return error.where().token;
+    }
+    return "";
+  };
+  EXPECT_EQ(token_of([](PlanFile&) {}), "");
+  EXPECT_EQ(token_of([](PlanFile& p) { p.layers.back().layers = {1, 4}; }), "/layers/1/layers");
+  EXPECT_EQ(token_of([](PlanFile& p) { p.layers.back().layers = {1, 1}; }), "/layers/1/layers");
+  EXPECT_EQ(token_of([](PlanFile& p) { p.layers.back().layers = {2, 3}; }), "/layers/1/layers");
+  EXPECT_EQ(token_of([](PlanFile& p) { p.layers.front().layers.clear(); }), "/layers/0/layers");
+  EXPECT_EQ(token_of([](PlanFile& p) { p.inputs.step->recompute_layers = 5; }),
+            "/inputs/step/recompute_layers");
+  EXPECT_EQ(token_of([](PlanFile& p) { p.inputs.step->offload_layers = 5; }), "/inputs/step/offload_layers");
+  EXPECT_EQ(token_of([](PlanFile& p) { p.pipeline = 5; }), "/placement/pipeline");
+  const auto two_attentions_in_a_layer = [](PlanFile& p) {
+    p.layers.back().kind = p.layers.front().kind == "sliding" ? "softmax" : "sliding";
+    p.layers.back().layers = {2, 3};
+  };
+  EXPECT_EQ(token_of(two_attentions_in_a_layer), "");
+}
+
 /// The schema requires every key; one without a value is null.
 TEST(CheckPlan, FilesNeedEveryKey) {
   const std::string text = write_plan(file_of({1, 24, 24, 6, 6, 8, 8, DType::bf16}, {}));

@@ -411,6 +411,9 @@ TEST(ExportPlan, MegatronHoldsFewerLayersOnTheFirstAndLastStage) {
   EXPECT_TRUE(has_difference(result, "32 layers over 5 stages, the first 2 with one more"));
   plan.inputs.step->virtual_stages = 2;
   EXPECT_THROW(static_cast<void>(exported(plan, "megatron")), Infeasible);
+  plan.inputs.step->virtual_stages = 1;
+  plan.pipeline = 20;
+  EXPECT_THROW(static_cast<void>(exported(plan, "megatron")), Infeasible) << "18 stages of 2 leave none";
 }
 
 /// 28 layers: 16 devices would be 8 stages, or 4 stages of 2 chunks.
@@ -428,8 +431,11 @@ TEST(PlanWithin, StagesOfMegatronHoldEquallyManyLayers) {
     EXPECT_EQ(model.layers % (i64{c.choice.split->pipeline} * c.choice.split->virtual_stages), 0)
         << describe(c.choice);
   request.search_pipeline = false;
-  request.workload.pipeline = 8;
+  request.workload.pipeline = 8;  // 28 = 2 + 6 x 4 + 2
+  EXPECT_EQ(plan_within(request, of("megatron")).result.best().choice.split->pipeline, 8);
+  request.workload.virtual_stages = 2;
   EXPECT_THROW(static_cast<void>(plan_within(request, of("megatron"))), Infeasible);
+  request.workload.virtual_stages = 1;
   request.workload.pipeline = 4;
   EXPECT_NO_THROW(static_cast<void>(plan_within(request, of("megatron"))));
 }

@@ -82,10 +82,10 @@ double priced(const Ring& row, const Calibration& calibration) {
   return pricer.visible_pairs(plan) / row.ring / (full.rows * full.key_rows) * call / blocks;
 }
 
-/// Backward was measured when dK and dV of every block were zeroed and added to; the first step of a block
-/// writes them now, whose price is up to that much lower.
+/// On H100 backward was measured when dK and dV of every block were zeroed and added to; the first step of a
+/// block writes them now, whose price is up to that much lower.
 double below(const Ring& row) {
-  return row.pass == Pass::forward ? 0.08 : 0.11;
+  return row.pass == Pass::backward && row.card == "h100-sxm" ? 0.11 : 0.08;
 }
 
 TEST(RingHops, CostWhatWasMeasuredOnTheirKernels) {
@@ -94,8 +94,8 @@ TEST(RingHops, CostWhatWasMeasuredOnTheirKernels) {
   for (const Ring& row : rings()) {
     if (row.card != "h200-sxm") continue;
     const double ratio = priced(row, cudnn) / (0.5 * (row.least + row.most));
-    EXPECT_GT(ratio, 1 - 0.08) << row.text();
-    EXPECT_LT(ratio, 1 + below(row)) << row.text();
+    EXPECT_GT(ratio, 1 - 0.06) << row.text();
+    EXPECT_LT(ratio, 1 + 0.06) << row.text();
     ++checked;
   }
   EXPECT_EQ(checked, 4);

@@ -137,6 +137,9 @@ std::string headline(const PlanFile& plan, const PlanLayer& layer) {
   if (plan.mesh.ring() > 1) text += fmt::format(", {}", word_of(layer.plan.method));
   if (plan.placement.tensor > 1) text += fmt::format(", tensor {}", plan.placement.tensor);
   if (plan.placement.data > 1) text += fmt::format(", data {}", plan.placement.data);
+  if (plan.pipeline > 1) text += fmt::format(", pipeline {}", plan.pipeline);
+  if (plan.inputs.step && plan.inputs.step->expert > 1)
+    text += fmt::format(", expert {}", plan.inputs.step->expert);
   text += fmt::format("\n  {} attention of {}/{} heads, dim {}{}, {} tokens", layer.kind, s.query_heads,
                       s.kv_heads, s.head_dim_qk,
                       s.head_dim_v == s.head_dim_qk ? "" : fmt::format(" (values {})", s.head_dim_v),

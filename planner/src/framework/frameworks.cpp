@@ -226,6 +226,13 @@ void add_kinds_offload_difference(const ExportInput& input, ExportedPlan& result
   if (!words.empty()) differs(result, words, "no setting moves them: " + stays_text(input));
 }
 
+std::optional<EndStages> stages_with_fewer_at_ends(i64 layers, i64 stages) {
+  const i64 most = (layers + stages - 1) / stages, missing = most * stages - layers;
+  const EndStages ends{most - missing / 2, most - (missing - missing / 2), most};
+  if (ends.first < 1 || ends.last < 1) return std::nullopt;
+  return ends;
+}
+
 i64 model_layers(const PlanFile& plan) {
   if (plan.inputs.step && plan.inputs.step->model_layers) return *plan.inputs.step->model_layers;
   std::set<int> layers;

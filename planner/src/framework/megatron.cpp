@@ -22,18 +22,18 @@ void write_states(const ExportInput& input, ExportedPlan& result) {
 
 /// Layers of the slowest stage stay as many: the first and the last stage hold fewer than those between.
 void write_uneven_stages(i64 layers, i64 stages, ExportedPlan& result) {
-  const i64 most = (layers + stages - 1) / stages, missing = most * stages - layers;
-  const i64 first = most - missing / 2, last = most - (missing - missing / 2);
-  if (first < 1 || last < 1)
+  const std::optional<EndStages> ends = stages_with_fewer_at_ends(layers, stages);
+  if (!ends)
     throw Infeasible(fmt::format("Megatron-LM has no pipeline of {} for {}", counted(stages, "stage"),
                                  counted(layers, "layer")),
-                     {"plan --framework megatron, which keeps to stages of equally many layers"});
-  set(result, "--decoder-first-pipeline-num-layers", first);
-  set(result, "--decoder-last-pipeline-num-layers", last);
+                     {"plan --framework megatron, which keeps to pipelines that it has"});
+  set(result, "--decoder-first-pipeline-num-layers", ends->first);
+  set(result, "--decoder-last-pipeline-num-layers", ends->last);
   differs(
       result,
       fmt::format("{} layers over {} stages, the first {} with one more", layers, stages, layers % stages),
-      fmt::format("{} on the first, {} on the last, {} on each between", first, last, most));
+      fmt::format("{} on the first, {} on the last, {} on each between", ends->first, ends->last,
+                  ends->between));
 }
 
 void write_stages(const ExportInput& input, ExportedPlan& result) {
@@ -205,7 +205,7 @@ FrameworkTraits traits() {
       "NVIDIA/Megatron-LM d98e8a6 megatron/training/arguments.py, megatron/core/parallel_state.py; "
       "NVIDIA/TransformerEngine d0067d0 context_parallel.py";
   t.modes = modes();
-  t.equal_stages = t.some_layers = t.offloads_layers = true;
+  t.equal_stages = t.fewer_at_ends = t.some_layers = t.offloads_layers = true;
   t.sequence_multiple = 2;  // arguments.py: seq-length is a multiple of 2 x context-parallel-size
   t.zero_stages = {0, 1, 2, 3};
   t.recomputes = {Recompute::none, Recompute::selective, Recompute::mlp, Recompute::full};

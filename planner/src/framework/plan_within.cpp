@@ -80,7 +80,7 @@ class Within {
     check_memory_choices();
     check_stages();
     base.search_offload = false;
-    base.equal_stages = framework_.equal_stages;
+    base.equal_stages = framework_.equal_stages && !has_fewer_at_ends();
     for (const ExchangeMode& mode : framework_.modes)
       for (const bool with_ring : {false, true})
         if (with_ring ? mode.ring : !mode.both) search(base, mode, with_ring);
@@ -136,13 +136,24 @@ class Within {
   void check_stages() const {
     const Workload& w = asked_.workload;
     const i64 parts = i64{w.pipeline} * w.virtual_stages;
-    if (asked_.search_pipeline || !framework_.equal_stages || asked_.model->layers % parts == 0) return;
+    if (asked_.search_pipeline || !framework_.equal_stages || asked_.model->layers % parts == 0 ||
+        has_fewer_at_ends())
+      return;
     throw Infeasible(
         fmt::format(
-            "{} divides a model into parts of equally many layers: {} are no multiple of pipeline {} x {}",
-            framework_.name, counted(asked_.model->layers, "layer"), w.pipeline,
-            counted(w.virtual_stages, "virtual stage")),
+            "{} divides a model into parts of equally many layers{}: {} are no multiple of pipeline {} x {}",
+            framework_.name,
+            framework_.fewer_at_ends ? ", but for fewer on the first and last stage of one chunk each" : "",
+            counted(asked_.model->layers, "layer"), w.pipeline, counted(w.virtual_stages, "virtual stage")),
         {"--pipeline and --virtual-stages whose product divides the layers", "--pipeline auto"});
+  }
+
+  /// Whether the flags fix a pipeline whose ends can hold what fewer layers are left for them.
+  [[nodiscard]] bool has_fewer_at_ends() const {
+    const Workload& w = asked_.workload;
+    return framework_.fewer_at_ends && !asked_.search_pipeline && w.virtual_stages == 1 && w.pipeline > 1 &&
+           asked_.model->layers % w.pipeline != 0 &&
+           stages_with_fewer_at_ends(asked_.model->layers, w.pipeline).has_value();
   }
 
   [[nodiscard]] std::vector<int> stages() const {

@@ -4,6 +4,7 @@
 #include "usp/planner/export_plan.hpp"
 
 #include <exception>
+#include <optional>
 #include <string>
 
 /// The records, and what their `write` functions share.
@@ -21,6 +22,13 @@ inline void set(ExportedPlan& result, std::string name, i64 value) {
 inline void differs(ExportedPlan& result, std::string plan, std::string framework) {
   result.differences.push_back({std::move(plan), std::move(framework)});
 }
+
+/// Layers of a pipeline's first and last stage, and of each between.
+struct EndStages {
+  i64 first = 0, last = 0, between = 0;
+};
+/// Where the stages between hold as many layers as the fullest has to; empty: an end would hold none.
+[[nodiscard]] std::optional<EndStages> stages_with_fewer_at_ends(i64 layers, i64 stages);
 
 /// A message without its remedies.
 [[nodiscard]] inline std::string first_line(const std::exception& error) {

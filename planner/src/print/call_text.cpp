@@ -74,6 +74,11 @@ std::string equals_text(const AttentionResult& result) {
                      count > 1 ? fmt::format(", and {} more", count - 1) : "");
 }
 
+/// Why a slower backend may be as fast.
+std::string overlap_text(double band, double best_band) {
+  return fmt::format(", a tie: known to {} and {}", format_percent(band), format_percent(best_band));
+}
+
 /// How much slower the other measured backends are, and why some do not take the call.
 std::string backends_text(const AttentionResult& result) {
   if (result.backends.size() < 2) return "";
@@ -83,7 +88,7 @@ std::string backends_text(const AttentionResult& result) {
     if (b.objection.empty())
       slower.push_back(fmt::format("{} {} (+{}{})", word_of(b.backend), format_seconds(b.seconds),
                                    format_percent(b.seconds / result.best().seconds() - 1),
-                                   b.tie ? ", within the errors" : ""));
+                                   b.tie ? overlap_text(b.band, result.best().band()) : ""));
     else
       refused.push_back(fmt::format("{}: {}", word_of(b.backend), b.objection));
   }

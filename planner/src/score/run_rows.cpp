@@ -95,10 +95,13 @@ std::map<std::string, double> times_of(ObjectReader& top) {
   return times;
 }
 
-/// Of the axis that has peers, where the run was one of GPUs.
-std::optional<Transport> transport_of(const ObjectReader& top, const PlanFile& plan) {
+/// Of the axis that has peers, where the run was one of GPUs: what the run was told, else what the plan says.
+std::optional<Transport> transport_of(const ObjectReader& top, ObjectReader& request, const PlanFile& plan) {
   if (top.json().value("format", "") != "usp.bench_gpu") return std::nullopt;
-  return plan.mesh.ulysses > 1 ? plan.ulysses_transport : plan.ring_transport;
+  const bool ulysses = plan.mesh.ulysses > 1;
+  const char* const key = ulysses ? "ulysses_transport" : "ring_transport";
+  if (request.has(key)) return request.enumeration<Transport>(key);
+  return ulysses ? plan.ulysses_transport : plan.ring_transport;
 }
 
 void check_is_run(ObjectReader& top) {
@@ -109,10 +112,48 @@ void check_is_run(ObjectReader& top) {
   check_json_header(top, format, "run the plan anew");
 }
 
+/// What a run says of its results, where it compared them.
+void check_results(ObjectReader& top) {
+  static const std::set<std::string> verdicts{"verified", "not_verified", "not_verifiable", "wrong"};
+  if (top.has("verdict")) {
+    const std::string verdict = top.string("verdict");
+    if (verdicts.count(verdict) == 0)
+      top.fail("verdict", fmt::format("'{}' is none of {}", verdict, fmt::join(verdicts, ", ")));
+    if (verdict == "wrong") top.fail("verdict", "the run was wrong: its time is of no use");
+  }
+  // What the type cannot hold is not known to be wrong, and takes its time all the same.
+  const bool may_fail = top.has("verdict") && top.string("verdict") == "not_verifiable";
+  if (!top.maybe_boolean("ok").value_or(true) && !may_fail)
+    top.fail("ok", "the run failed: its time is of no use");
+  if (auto traffic = top.maybe_object("traffic"); traffic && !traffic->maybe_boolean("equal").value_or(true))
+    traffic->fail("equal", "other bytes moved than were planned: the time is of no use");
+}
+
+void check_mesh(ObjectReader& top, const Mesh& planned) {
+  if (top.integer("ranks", 1, max_ranks) != planned.size())
+    top.fail("ranks", fmt::format("the plan has {}", counted(planned.size(), "rank")));
+  ObjectReader mesh = top.object("mesh");
+  const std::pair<const char*, int> degrees[] = {{"ring_outer", planned.ring_outer},
+                                                 {"ring_inner", planned.ring_inner},
+                                                 {"ring", planned.ring()},
+                                                 {"ulysses", planned.ulysses}};
+  for (const auto& [axis, degree] : degrees)
+    if (mesh.integer(axis, 1, max_ranks) != degree) mesh.fail(axis, fmt::format("the plan has {}", degree));
+}
+
+void check_plan(ObjectReader& top, ObjectReader& request, const PlanFile& plan) {
+  const std::string digest = plan_digest(plan);
+  const char* const other = "is of another plan than --plan names; give the file that was run";
+  if (request.string("plan_digest") != digest) request.fail("plan_digest", other);
+  if (top.has("plan_digest") && top.string("plan_digest") != digest) top.fail("plan_digest", other);
+  check_mesh(top, plan.mesh);
+}
+
 /// Whether its times are those of the kernels and transfers alone.
 void check_worth(ObjectReader& top, ObjectReader& request) {
-  if (top.has("verdict") && top.string("verdict") == "wrong")
-    top.fail("verdict", "the run was wrong: its time is of no use");
+  check_results(top);
+  if (request.maybe_boolean("deterministic").value_or(false))
+    request.fail("deterministic", "other kernels add gradients in a fixed order; run without it");
   if (request.maybe_boolean("dry_run").value_or(false))
     request.fail("dry_run", "nothing was computed or sent; give a run that executed the plan");
   if (request.maybe_boolean("debug_nan").value_or(false))
@@ -131,11 +172,8 @@ std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
   ObjectReader top(json, file, "");
   check_is_run(top);
   ObjectReader request = top.object("request");
-  if (request.string("plan_digest") != plan_digest(plan))
-    request.fail("plan_digest", "is of another plan than --plan names; give the file that was run");
+  check_plan(top, request, plan);
   check_worth(top, request);
-  if (top.integer("ranks", 1, max_ranks) != plan.mesh.size())
-    top.fail("ranks", fmt::format("the plan has {}", counted(plan.mesh.size(), "rank")));
   const PlanLayer& layer = layer_at(plan, static_cast<std::size_t>(request.integer("layer", 0, most_layers)));
   const std::size_t documents =
       request.has("documents") ? request.need("documents").size() : plan.documents.size();
@@ -154,7 +192,7 @@ std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
     rows.push_back(row_of(layer.plan));
     rows.back().direction = direction_of(top, pass);
     rows.back().seconds = seconds;
-    if (const auto transport = transport_of(top, plan)) rows.back().transport = *transport;
+    if (const auto transport = transport_of(top, request, plan)) rows.back().transport = *transport;
   }
   return rows;
 }

@@ -37,7 +37,7 @@ ranks 2 tests/python/gpu/worker_gpu.py attention forward_only memory graphs allo
 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True ranks 2 tests/python/gpu/worker_gpu.py memory allocator
 
 ranks 1 tests/bench/bench_torch_overhead.py --device cuda | tee -a "$results"
-bench bench_torch_attention.py
+bench bench_torch_attention.py --usp build/bin/usp
 for layers in 1 8; do bench bench_llama.py --layers "$layers"; done
 bench bench_llama.py --tokens 65536 --documents 4096 --kinds ring,balanced,ulysses,alone
 echo "results are in $results"

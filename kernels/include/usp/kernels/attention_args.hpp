@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/kernels/gate.hpp"
+#include "usp/kernels/progress.hpp"
 #include "usp/kernels/score_terms.hpp"
 #include "usp/kernels/view.hpp"
 #include "usp/schedule/kernel_traits.hpp"
@@ -10,15 +12,6 @@
 
 /// Operands of the calls of usp/kernels/attention_kernel.hpp.
 namespace usp::kernels {
-
-/// Called between tiles so that transfers advance while a kernel runs (MPI makes no progress of its own).
-struct Progress {
-  void (*call)(void*) = nullptr;
-  void* context = nullptr;
-  void operator()() const {
-    if (call != nullptr) call(context);
-  }
-};
 
 /// Which heads and pairs a call covers. Query head h reads KV head h / group; both are global numbers, so a
 /// rank may hold any range of heads, torn groups included. A kernel reads and writes no other rows and heads:
@@ -90,10 +83,30 @@ struct AttendGradArgs {
 /// AttendArgs q, o, lse, sink; AttendGradArgs q, d_o, lse, delta, dq, o; of the scope all but the slices.
 /// `overwrite` of AttendArgs is that of the first call, and no later one has it; in AttendGradArgs a later
 /// one says overwrite_dkv alone. Non-owning; at least one block.
+///
+/// Blocks with gates may arrive during the call: k and v of a block hold anything until its gate opens, and
+/// are not read before. Everything else is there. Blocks are computed in the order of the list, whatever the
+/// order of arrival, so that a forward result does not depend on it. A list is best in the order in which its
+/// blocks are expected, the ones that have arrived first.
+///
+/// On a GPU the call is enqueued at once, and waits there. It hangs, or ends by its watch, unless
+///  - what opens its gates is enqueued before the call (one hardware queue may serve all streams) and takes
+///    no multiprocessor: copies from peers or the host, by copy engines (an H200 copies within its own memory
+///    by kernels, whatever the call);
+///  - nothing that opens them waits for what comes after the call;
+///  - no other rank of the job waits on the same device;
+///  - until the last arrival the host neither allocates nor frees device memory, uses the legacy stream or
+///    launches a kernel for the first time: each may wait for the device.
+/// A graph that captures the call finds the flags reached from its second replay on: do not capture it.
 template <class Args>
 struct BlockList {
   const Args* blocks = nullptr;
   i64 count = 0;
+  const Gate* gates = nullptr;  ///< of each block; null: all have arrived
+  GateWatch watch;              ///< of the waits at the gates
+
+  /// Of block `i`.
+  [[nodiscard]] Gate gate(i64 i) const { return gates == nullptr ? Gate{} : gates[i]; }
 
   [[nodiscard]] const Args& front() const { return blocks[0]; }
   [[nodiscard]] const Args* begin() const { return blocks; }

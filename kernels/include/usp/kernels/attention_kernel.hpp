@@ -75,8 +75,11 @@ class AttentionKernel {
   /// serves later ones, so that steps that come and go allocate none in the end.
   [[nodiscard]] virtual std::unique_ptr<PreparedAttend> prepare(const AttendArgs& args) = 0;
   [[nodiscard]] virtual std::unique_ptr<PreparedAttendGrad> prepare(const AttendGradArgs& args) = 0;
+  /// Whether lists of blocks of a pass begin with those that have arrived, and wait for the others inside the
+  /// launch. Else each block waits for its gate before its own launch.
+  [[nodiscard]] virtual bool waits_inside(Pass /*pass*/) const { return false; }
   /// A list of blocks of keys, in the order of the list. A backend that has no way of its own computes one
-  /// block after the other.
+  /// block after the other, each behind its gate.
   [[nodiscard]] virtual std::unique_ptr<PreparedAttendBlocks> prepare_blocks(const AttendBlocks& list);
   [[nodiscard]] virtual std::unique_ptr<PreparedAttendGradBlocks> prepare_blocks(
       const AttendGradBlocks& list);

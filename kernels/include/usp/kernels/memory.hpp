@@ -2,6 +2,7 @@
 #pragma once
 
 #include "usp/kernels/allocator.hpp"
+#include "usp/kernels/gate.hpp"
 #include "usp/kernels/regions.hpp"
 
 #include <memory>
@@ -13,6 +14,8 @@ class CallStream;
 }  // namespace usp::device
 
 namespace usp::kernels {
+
+struct Progress;
 
 /// Memory that only grows; its content does not survive growth. reserve() throws EnvironmentError where there
 /// is no room.
@@ -64,6 +67,10 @@ class Memory {
   virtual void set_bytes(std::byte* to, int value, i64 bytes) = 0;
   virtual void from_host(std::byte* to, const void* host, i64 bytes) = 0;
   virtual void to_host(void* host, const std::byte* from, i64 bytes) = 0;
+  /// What comes next starts once the gate is open or the wait is given up (GateWatch); `block` is for the
+  /// report of that. The host polls, and calls `progress` between polls; a GPU waits on the stream. False:
+  /// the wait was given up, which the host alone knows by then.
+  virtual bool await(const Gate& gate, int block, const GateWatch& watch, const Progress& progress);
   /// Blocks until everything enqueued so far is done.
   virtual void synchronize() = 0;
 };

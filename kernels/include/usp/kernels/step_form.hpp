@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <vector>
 
-/// What a prepared step fixes of its arguments: everything but addresses, seeds and the contents of lists.
+/// What a prepared step fixes of its arguments: everything but addresses, seeds, the contents of lists,
+/// flags and values of gates.
 namespace usp::kernels {
 
 /// A view but for its address, of which the alignment counts.
@@ -61,13 +62,16 @@ struct StepForm<AttendGradArgs> {
 
 template <class Args>
 struct StepForm<BlockList<Args>> {
-  explicit StepForm(const BlockList<Args>& list) : blocks(list.begin(), list.end()) {}
+  explicit StepForm(const BlockList<Args>& list)
+      : blocks(list.begin(), list.end()), gated(list.gates != nullptr) {}
   [[nodiscard]] bool fits(const BlockList<Args>& list) const {
-    return std::equal(blocks.begin(), blocks.end(), list.begin(), list.end(),
+    return gated == (list.gates != nullptr) &&
+           std::equal(blocks.begin(), blocks.end(), list.begin(), list.end(),
                       [](const StepForm<Args>& form, const Args& args) { return form.fits(args); });
   }
 
   std::vector<StepForm<Args>> blocks;
+  bool gated;
 };
 
 /// Throws InternalError.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../tiles/rows.cuh"
+#include "arrivals.cuh"
 #include "backward_shared.cuh"
 
 /// The warps of the backward kernel that claim work, move data and prepare masks.
@@ -65,9 +66,11 @@ __device__ __forceinline__ void load_all(const BackwardParams& p, const Backward
   Ring<S::stages> ring;
   Ring<S::o_stages> o_ring;
   Ring<1> keys;
+  Arrivals arrivals(p);
   for (;;) {
-    const GradClaim claim = make_claim(p);
-    publish_claim(shared, claims, claim);
+    // Read where it is published, which no other thread writes: registers are scarce.
+    const GradClaim& claim = shared.claim(claims.place);
+    publish_claim(shared, claims, make_claim(p));
     if (claim.row < 0) return;
     each_step<S::step_rows>(
         p, claim, [&](const QuerySegment& segment, int head, int row, const StepKeys& step_keys) {
@@ -99,6 +102,10 @@ __device__ __forceinline__ void load_all(const BackwardParams& p, const Backward
           if (step_keys.loads) {
             shared.keys_empty().wait(keys.parity ^ 1);
             keys.advance();
+            if (!arrivals.await(p, claim.block)) {
+              shared.keys_landed().arrive();
+              return;
+            }
             shared.keys_landed().arrive_with_bytes(S::k_bytes + S::v_bytes);
             const BoxPlace at{0, claim.kv_head - p.kv_begin, claim.row + segment.shift, claim.batch};
             load_rows<S::Dk, S::key_rows>(block_address(shared.k), p.k[claim.block], at,

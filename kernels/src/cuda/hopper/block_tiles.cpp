@@ -3,10 +3,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 
 namespace usp::kernels::hopper {
 namespace {
+
+/// A bundle pays off from this share of the keys on; a tile of fewer than 8 tokens never does.
+constexpr double clearly_fewer = 0.95;
+constexpr int most_bundle_log2 = 4;
 
 /// Counts the tiles of `rows` rows that each tile meets.
 template <class Segment>
@@ -16,6 +21,20 @@ void count_streamed_tiles(TileTable<Segment>& table, int rows) {
       const Segment& s = table.segments[static_cast<std::size_t>(i)];
       tile.streamed_tiles += (s.end - s.begin + rows - 1) / rows;
     }
+}
+
+[[nodiscard]] i64 streamed_tiles(const TileTable<KeySegment>& table) {
+  i64 tiles = 0;
+  for (const TileEntry& tile : table.tiles) tiles += tile.streamed_tiles;
+  return tiles;
+}
+
+/// Of as many heads as may share a tile: they read one KV head, and every bundle is whole.
+[[nodiscard]] int largest_bundle_log2(const QueryHeads& heads) {
+  const i64 common = std::gcd(std::gcd(i64{heads.group}, heads.heads.begin), heads.heads.size());
+  int log2 = 0;
+  while (log2 < most_bundle_log2 && common % (i64{2} << log2) == 0) ++log2;
+  return log2;
 }
 
 [[nodiscard]] int steps_of(const QuerySegment& s, int step_rows) {
@@ -48,10 +67,19 @@ void count_streamed_tiles(TileTable<Segment>& table, int rows) {
 
 }  // namespace
 
-TileTable<KeySegment> query_tiles(const SliceList& slices, i64 q_rows, int keys) {
-  TileTable<KeySegment> table = tiles_of_queries(slices, q_rows, query_rows);
-  count_streamed_tiles(table, keys);
-  return table;
+QueryTiles query_tiles(const SliceList& slices, i64 q_rows, const QueryHeads& heads, int keys) {
+  const auto of_bundle = [&](int log2) {
+    QueryTiles tiles{tiles_of_queries(slices, q_rows, query_rows >> log2), log2};
+    count_streamed_tiles(tiles.table, keys);
+    return tiles;
+  };
+  QueryTiles alone = of_bundle(0);
+  const int log2 = largest_bundle_log2(heads);
+  if (log2 == 0) return alone;
+  QueryTiles bundled = of_bundle(log2);
+  const bool fewer = static_cast<double>(streamed_tiles(bundled.table)) <
+                     clearly_fewer * static_cast<double>(streamed_tiles(alone.table) << log2);
+  return fewer ? bundled : alone;
 }
 
 TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<GradRows>& rows,
@@ -66,6 +94,24 @@ TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<Gra
   table.tiles.erase(std::remove_if(idle, table.tiles.end(), unwritten), table.tiles.end());
   count_streamed_tiles(table, size.step);
   return table;
+}
+
+ClaimRuns order_by_block(TileTable<QuerySegment>& table) {
+  const auto begin = table.tiles.begin(), busy_end = begin + table.busy;
+  const int heaviest = table.busy == 0 ? 0 : table.tiles.front().streamed_tiles;
+  const auto run_of = [&](const TileEntry& tile) {
+    return tile.block == 0 && 2 * tile.streamed_tiles <= heaviest ? max_blocks : tile.block;
+  };
+  std::stable_sort(begin, busy_end,
+                   [&](const TileEntry& a, const TileEntry& b) { return run_of(a) < run_of(b); });
+  ClaimRuns runs;
+  for (auto tile = begin; tile != busy_end; ++tile)
+    if (tile + 1 == busy_end || run_of(tile[0]) != run_of(tile[1]))
+      runs.busy.push_back(static_cast<int>(tile + 1 - begin));
+  if (runs.busy.empty()) runs.busy.push_back(0);
+  runs.all = runs.busy;
+  runs.all.back() = static_cast<int>(table.tiles.size());
+  return runs;
 }
 
 }  // namespace usp::kernels::hopper

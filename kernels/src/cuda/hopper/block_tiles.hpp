@@ -32,8 +32,20 @@ class BlockSlices {
   std::vector<int> blocks_;
 };
 
-/// Tiles of query_rows rows, whose streamed tiles have `keys` rows. Keys follow in the order of the list.
-[[nodiscard]] TileTable<KeySegment> query_tiles(const SliceList& slices, i64 q_rows, int keys);
+/// Tiles of query_rows rows, each a token of one of the heads of a bundle.
+struct QueryTiles {
+  TileTable<KeySegment> table;  ///< rows are tokens
+  int bundle_log2 = 0;
+};
+/// Query heads of a call, `group` per KV head.
+struct QueryHeads {
+  Range heads;
+  int group = 1;
+};
+/// Streamed tiles have `keys` rows and follow in the order of the list. Heads of one KV head are bundled, in
+/// a power of two, where tiles of fewer tokens stream clearly fewer keys: few tokens, short documents,
+/// windows.
+[[nodiscard]] QueryTiles query_tiles(const SliceList& slices, i64 q_rows, const QueryHeads& heads, int keys);
 
 /// Gradient rows of a block; where they are overwritten, all of them are written.
 struct GradRows {
@@ -45,5 +57,23 @@ struct GradRows {
 /// that see the same queries begin at different ones.
 [[nodiscard]] TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<GradRows>& rows,
                                                 const KeyTile& size);
+
+/// Runs in which tiles are claimed, as their ends: of the tiles that see something, then of all.
+struct ClaimRuns {
+  std::vector<int> busy, all;
+  [[nodiscard]] const std::vector<int>& of(bool all_tiles) const { return all_tiles ? all : busy; }
+};
+/// In the order of the table.
+template <class Segment>
+[[nodiscard]] ClaimRuns one_run(const TileTable<Segment>& table) {
+  return {{table.busy}, {static_cast<int>(table.tiles.size())}};
+}
+/// Orders tiles of blocks that are arriving: a run for each block, in the order of the list, so that what has
+/// arrived is worked on first. Light tiles of the first block come last, to end the launch evenly, and tiles
+/// that see nothing behind them. With few claims of each multiprocessor the end is too uneven for it.
+[[nodiscard]] ClaimRuns order_by_block(TileTable<QuerySegment>& table);
+/// Claims of each multiprocessor from which on it pays. Measured on an H200 with two of them and all gates
+/// open: 9% slower than in the order of falling work.
+inline constexpr i64 ordered_claims = 4;
 
 }  // namespace usp::kernels::hopper

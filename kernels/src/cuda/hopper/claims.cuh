@@ -16,12 +16,20 @@ struct ClaimedTile {
   int head;
 };
 [[nodiscard]] __device__ __forceinline__ ClaimedTile claim_tile(const CommonParams& p) {
-  const int number = atomicAdd(p.next_claim, 1);
+  int number = atomicAdd(p.next_claim, 1);
   if (number >= p.claim_count) return {{-1, 0, 0, 0, 0}, 0};
-  const int per_section = p.tile_count * p.section_heads, section = number / per_section;
+  int tile_begin = 0, run = 0;
+#pragma unroll 1
+  while (number >= p.run_ends[run] * p.heads_of_all) tile_begin = p.run_ends[run++];
+  number -= tile_begin * p.heads_of_all;
+  const int per_section = (p.run_ends[run] - tile_begin) * p.section_heads, section = number / per_section;
   const int first = section * p.section_heads, size = min(p.section_heads, p.heads_of_all - first);
   const int rest = number - section * per_section;
-  return {p.tiles[rest / size], first + rest % size};
+  return {p.tiles[tile_begin + rest / size], first + rest % size};
+}
+/// Leaves no more work to any block; one thread.
+__device__ __forceinline__ void give_up_claims(const CommonParams& p) {
+  atomicMax(p.next_claim, p.claim_count);
 }
 
 /// Gives a claim to the warps of the block; one thread.

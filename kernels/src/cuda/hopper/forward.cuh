@@ -2,12 +2,13 @@
 #pragma once
 
 #include "../tiles/rows.cuh"
+#include "arrivals.cuh"
 #include "forward_shared.cuh"
 #include "query_tiles.cuh"
 
-/// Attention forward: a tile of 128 query rows stays, keys and values stream by. One warpgroup moves data and
-/// prepares masks, two compute 64 rows each and alternate, so that the softmax of one runs beside the
-/// products of the other.
+/// Attention forward: a tile of 128 query rows stays, keys and values stream by. A row is a token of a head;
+/// the heads of a bundle share the tile. One warpgroup moves data and prepares masks, two compute 64 rows
+/// each and alternate, so that the softmax of one runs beside the products of the other.
 namespace usp::kernels::hopper {
 
 /// Claims work and issues all tensor copies; one thread.
@@ -16,9 +17,11 @@ __device__ __forceinline__ void load_all(const ForwardParams& p, const ForwardSh
   Ring<S::claim_slots> claims;
   Ring<S::q_buffers> q;
   Ring<S::stages> kv;
+  Arrivals arrivals(p);
   for (;;) {
-    const Claim claim = make_claim(p);
-    publish_claim(shared, claims, claim);
+    // Read where it is published, which no other thread writes: registers are scarce.
+    const Claim& claim = shared.claim(claims.place);
+    publish_claim(shared, claims, make_claim(p));
     if (claim.row < 0) return;
     if (claim.tiles == 0) continue;
     const Barrier q_full = shared.q_full(q.place);
@@ -32,14 +35,13 @@ __device__ __forceinline__ void load_all(const ForwardParams& p, const ForwardSh
       const Barrier k_full = shared.k_full(kv.place), v_full = shared.v_full(kv.place),
                     v_landed = shared.v_landed(kv.place);
       shared.k_empty(kv.place).wait(kv.parity ^ 1);
-      k_full.arrive_with_bytes(S::k_bytes);
-      load_rows<S::Dk, S::keys>(block_address(shared.k + kv.place * S::k_bytes), p.k[segment.block],
-                                {0, kv_head, key, claim.batch}, k_full);
+      const bool arrived = arrivals.await(p, segment.block);
+      load_if<S::Dk, S::keys>(arrived, block_address(shared.k + kv.place * S::k_bytes), p.k[segment.block],
+                              {0, kv_head, key, claim.batch}, k_full);
       shared.v_empty(kv.place).wait(kv.parity ^ 1);
       const bool last = key + S::keys > segment.end;
-      (last ? v_landed : v_full).arrive_with_bytes(S::v_bytes);
-      load_rows<S::Dv, S::keys>(block_address(shared.v + kv.place * S::v_bytes), p.v[segment.block],
-                                {0, kv_head, key, claim.batch}, last ? v_landed : v_full);
+      load_if<S::Dv, S::keys>(arrived, block_address(shared.v + kv.place * S::v_bytes), p.v[segment.block],
+                              {0, kv_head, key, claim.batch}, last ? v_landed : v_full);
       if (last) v_full.arrive();
       kv.advance();
     });
@@ -79,6 +81,16 @@ struct Rows {
   float o[S::Dv / 2];
 };
 
+/// A row of a claim's tile.
+struct QueryRow {
+  int token, head;
+};
+[[nodiscard]] __device__ __forceinline__ QueryRow query_row(const ForwardParams& p, const Claim& claim,
+                                                            int row_of_tile) {
+  const int token = row_of_tile >> p.bundle_log2;
+  return {claim.row + token, claim.head + row_of_tile - (token << p.bundle_log2)};
+}
+
 /// The empty state of a head.
 [[nodiscard]] __device__ __forceinline__ float empty_lse(const ForwardParams& p, int head) {
   return p.sink != nullptr ? static_cast<float>(p.sink[head]) : minus_infinity();
@@ -86,21 +98,21 @@ struct Rows {
 
 template <class S, int h>
 __device__ __forceinline__ void begin_row(Rows<S>& rows, const ForwardParams& p, const Claim& claim,
-                                          int row) {
+                                          const QueryRow& row) {
   const int lane = lane_of_warp();
-  const bool carried = !p.overwrite && row < p.q_rows;
+  const bool carried = !p.overwrite && row.token < p.q_rows;
   float lse = minus_infinity();
   if (p.overwrite)
-    lse = empty_lse(p, claim.head);
+    lse = empty_lse(p, row.head);
   else if (carried)
-    lse = *row_of<float>(p.lse, claim.batch, claim.head, row);
+    lse = *row_of<float>(p.lse, claim.batch, row.head, row.token);
   const bool holds = lse != minus_infinity();
   rows.top[h] = lse * log2_e;
   rows.sum[h] = holds && (lane & 3) == 0 ? 1.f : 0.f;
 #pragma unroll
   for (int n = 0; n < S::Dv / 8; ++n) rows.o[4 * n + 2 * h] = rows.o[4 * n + 2 * h + 1] = 0.f;
   if (!carried || !holds) return;
-  const float* from = row_of<float>(p.o, claim.batch, claim.head, row);
+  const float* from = row_of<float>(p.o, claim.batch, row.head, row.token);
 #pragma unroll
   for (int n = 0; n < S::Dv / 8; ++n) {
     const float2 x = load_pair(from, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs);
@@ -111,12 +123,13 @@ __device__ __forceinline__ void begin_row(Rows<S>& rows, const ForwardParams& p,
 /// Writes what a row has become; a carried row that saw nothing is left alone.
 template <class S, int h>
 __device__ __forceinline__ void end_row(const Rows<S>& rows, const ForwardParams& p, const Claim& claim,
-                                        int row) {
+                                        const QueryRow& row) {
   using T = typename S::T;
   const int lane = lane_of_warp();
-  const bool inside = row < p.q_rows;
-  float* lse = row_of<float>(p.lse, claim.batch, claim.head, inside ? row : 0);
-  const float before = p.overwrite ? empty_lse(p, claim.head) : *lse;
+  const bool inside = row.token < p.q_rows;
+  const int token = inside ? row.token : 0;
+  float* lse = row_of<float>(p.lse, claim.batch, row.head, token);
+  const float before = p.overwrite ? empty_lse(p, row.head) : *lse;
   // The four lanes of a row have all read before one of them writes.
   float sum = rows.sum[h];
   sum += __shfl_xor_sync(~0u, sum, 1);
@@ -128,12 +141,12 @@ __device__ __forceinline__ void end_row(const Rows<S>& rows, const ForwardParams
   const float inverse = sum > 0 ? 1.f / sum : 0.f;
   const bool pieces = S::Dv <= 128 && p.o_pieces;  // more sums leave no registers for it
   if (p.o.type != DType::fp32 && pieces)
-    store_row<T, S::Dv, h>(row_of<typename T::type>(p.o, claim.batch, claim.head, inside ? row : 0), rows.o,
-                           inverse, p.dv, writes);
+    store_row<T, S::Dv, h>(row_of<typename T::type>(p.o, claim.batch, row.head, token), rows.o, inverse, p.dv,
+                           writes);
   if (!writes) return;
   if ((lane & 3) == 0) *lse = untouched ? before : (top + log2f(sum)) * ln_2;
   if (p.o.type == DType::fp32) {
-    float* const to = row_of<float>(p.o, claim.batch, claim.head, row);
+    float* const to = row_of<float>(p.o, claim.batch, row.head, token);
 #pragma unroll
     for (int n = 0; n < S::Dv / 8; ++n)
       store_pair(to, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs,
@@ -141,7 +154,7 @@ __device__ __forceinline__ void end_row(const Rows<S>& rows, const ForwardParams
     return;
   }
   if (pieces) return;
-  auto* const to = row_of<typename T::type>(p.o, claim.batch, claim.head, row);
+  auto* const to = row_of<typename T::type>(p.o, claim.batch, row.head, token);
 #pragma unroll
   for (int n = 0; n < S::Dv / 8; ++n)
     store_rounded<T>(to, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs,
@@ -258,8 +271,8 @@ __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardSha
     if (claim.row < 0) return;
     const int tiles = claim.tiles;
     Rows<S> rows;
-    begin_row<S, 0>(rows, p, claim, claim.row + row_of_tile());
-    begin_row<S, 1>(rows, p, claim, claim.row + row_of_tile() + 8);
+    begin_row<S, 0>(rows, p, claim, query_row(p, claim, row_of_tile()));
+    begin_row<S, 1>(rows, p, claim, query_row(p, claim, row_of_tile() + 8));
     if (tiles > 0) {
       float s[S::keys / 2];
       std::uint32_t probabilities[S::keys / 4];
@@ -312,8 +325,8 @@ __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardSha
       release(shared.v_empty(v_ring.place));
       v_ring.advance();
     }
-    end_row<S, 0>(rows, p, claim, claim.row + row_of_tile());
-    end_row<S, 1>(rows, p, claim, claim.row + row_of_tile() + 8);
+    end_row<S, 0>(rows, p, claim, query_row(p, claim, row_of_tile()));
+    end_row<S, 1>(rows, p, claim, query_row(p, claim, row_of_tile() + 8));
     release(shared.claim_empty(claims.place));
     claims.advance();
   }

@@ -85,22 +85,52 @@ template <class V>
   return view;
 }
 
+/// Rows of the boxes that a launch loads, and heads of those of queries.
+struct BoxRows {
+  int queries, keys, query_heads = 1;
+};
+
+template <class Args>
+void describe_gates(CommonParams& p, const BlockList<Args>& list) {
+  if (list.gates == nullptr) return;
+  p.watch = list.watch;
+  for (i64 i = 0; i < list.count; ++i) {
+    p.gates[i] = list.gates[i];
+    if (p.gates[i].flag != nullptr) p.awaited |= std::uint32_t{1} << i;
+  }
+}
+
+/// A table of tiles in the device's memory, and the runs in which they are claimed.
+template <class Segment>
+struct Tiles {
+  Tiles(Resources& r, const SliceList& slices, const TileTable<Segment>& of, ClaimRuns claim_runs)
+      : table(r.tables(), slices, of), runs(std::move(claim_runs)) {}
+
+  DeviceTable<Segment> table;
+  ClaimRuns runs;
+};
+
 /// What the launches of both passes share.
-template <class Params, class Args, class Table>
-void describe(Params& p, Engine& engine, const BlockList<Args>& list, const Table& table, int q_box,
-              int key_box) {
+template <class Params, class Args, class Segment>
+void describe(Params& p, Engine& engine, const BlockList<Args>& list, const Tiles<Segment>& tiles,
+              bool all_tiles, BoxRows boxes) {
   Resources& r = engine.resources;
   const Args& a = list.front();
   const Range kv_heads = a.scope.kv_heads();
   const ConstView q = r.readable(a.q, a.q.type, a.scope.query_heads, Role::q);
-  p.q = row_boxes(q, q_box);
+  p.q = row_boxes(q, boxes.queries, boxes.query_heads);
   for (i64 i = 0; i < list.count; ++i) {
     const Args& block = list.blocks[i];
-    p.k[i] = row_boxes(part_of(r.readable(block.k, a.q.type, kv_heads, Role::k), kv_heads), key_box);
-    p.v[i] = row_boxes(part_of(r.readable(block.v, a.q.type, kv_heads, Role::v), kv_heads), key_box);
+    p.k[i] = row_boxes(part_of(r.readable(block.k, a.q.type, kv_heads, Role::k), kv_heads), boxes.keys);
+    p.v[i] = row_boxes(part_of(r.readable(block.v, a.q.type, kv_heads, Role::v), kv_heads), boxes.keys);
   }
   p.q_head_begin = static_cast<int>(q.heads.begin), p.kv_begin = static_cast<int>(kv_heads.begin);
+  const DeviceTable<Segment>& table = tiles.table;
   p.tiles = table.tiles(), p.segments = table.segments(), p.slices = table.slices();
+  p.tile_count = table.tile_count(all_tiles);
+  const std::vector<int>& run_ends = tiles.runs.of(all_tiles);
+  std::copy(run_ends.begin(), run_ends.end(), p.run_ends);
+  describe_gates(p, list);
   p.next_claim = reinterpret_cast<int*>(engine.claims->data());
   p.claim_count = p.tile_count * p.heads_of_all;
   p.head_begin = static_cast<int>(a.scope.query_heads.begin);
@@ -113,23 +143,22 @@ void describe(Params& p, Engine& engine, const BlockList<Args>& list, const Tabl
   engine.resources.memory().set_bytes(engine.claims->data(), 0, engine.claims->bytes());
 }
 
-/// Of tiles of queries, by which tiles of so many keys stream.
+/// Of tiles of queries, by which tiles of so many keys stream; `bundle_log2` is set.
 template <class Params, class Args>
 void describe_query_tiles(Params& p, Engine& engine, const BlockList<Args>& list,
-                          const DeviceTable<KeySegment>& table, int key_rows) {
+                          const Tiles<KeySegment>& tiles, int key_rows) {
   const Args& a = list.front();
-  p.heads = static_cast<int>(a.scope.query_heads.size());
-  p.heads_of_all = static_cast<int>(a.scope.query_heads.size() * a.q.batch);
+  p.heads = static_cast<int>(a.scope.query_heads.size() >> p.bundle_log2);
+  p.heads_of_all = static_cast<int>(p.heads * a.q.batch);
   i64 keys = 0;
   for (const Args& block : list) keys += block.k.rows;
   const i64 kv_bytes = keys * (a.k.width + a.v.width) * bytes_of(a.k.type);
-  p.section_heads = section_heads(section_bytes, kv_bytes / a.scope.group, p.heads_of_all);
+  p.section_heads = section_heads(section_bytes, (kv_bytes << p.bundle_log2) / a.scope.group, p.heads_of_all);
   p.q_rows = static_cast<int>(a.q.rows);
-  p.tile_count = table.tile_count(a.overwrite);
-  describe(p, engine, list, table, query_rows, key_rows);
+  describe(p, engine, list, tiles, a.overwrite, {query_rows >> p.bundle_log2, key_rows, 1 << p.bundle_log2});
 }
 
-/// What the launches of backward read of the gradients' side; returns dO.
+/// What the launches of backward read of the gradients' side.
 template <class Params>
 void describe_grads(Params& p, Engine& engine, const AttendGradArgs& a, int rows) {
   const ConstView d_o = engine.resources.readable(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
@@ -150,8 +179,10 @@ class ForwardStep final : public PreparedStep<Given> {
     if (!is_work(a)) return;
     tile_ = forward_tile(a.q.width, a.v.width);
     const BlockSlices slices(list);
-    table_.emplace(engine.resources.tables(), slices.list(),
-                   query_tiles(slices.list(), a.q.rows, tile_.keys));
+    const QueryTiles tiles =
+        query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, a.scope.group}, tile_.keys);
+    bundle_log2_ = tiles.bundle_log2;
+    tiles_.emplace(engine.resources, slices.list(), tiles.table, one_run(tiles.table));
     make_room(engine.resources, list);
   }
 
@@ -159,20 +190,22 @@ class ForwardStep final : public PreparedStep<Given> {
   void enqueue(const Given& given) override {
     const AttendBlocks list = as_list(given);
     const AttendArgs& a = list.front();
-    if (!table_ || table_->tile_count(a.overwrite) == 0) return;
+    if (!tiles_ || tiles_->table.tile_count(a.overwrite) == 0) return;
     const device::DeviceScope on(engine_.resources.device());
     ForwardParams p;
+    p.bundle_log2 = bundle_log2_;
     p.sink = a.sink;
     p.o = strided(a.o);
     p.o_pieces = divides(a.o, 16, 16 / bytes_of(a.o.type));
-    describe_query_tiles(p, engine_, list, *table_, tile_.keys);
+    describe_query_tiles(p, engine_, list, *tiles_, tile_.keys);
     forward(p, tile_, a.q.type, engine_.resources.memory().stream());
     a.scope.progress();
   }
 
   Engine& engine_;
   ForwardTile tile_;
-  std::optional<DeviceTable<KeySegment>> table_;  ///< empty: no work
+  int bundle_log2_ = 0;
+  std::optional<Tiles<KeySegment>> tiles_;  ///< empty: no work
 };
 
 template <class Given>
@@ -187,11 +220,17 @@ class BackwardStep final : public PreparedStep<Given> {
     for (const AttendGradArgs& block : list) rows.push_back({block.dk.rows, block.overwrites_dkv()});
     Resources& r = engine.resources;
     tile_ = grad_tile(a.q.width, a.v.width);
-    keys_.emplace(r.tables(), slices.list(), key_tiles(slices.list(), rows, tile_.key_tile()));
+    TileTable<QuerySegment> table = key_tiles(slices.list(), rows, tile_.key_tile());
+    const i64 claims = static_cast<i64>(table.busy) * a.scope.kv_heads().size() * a.q.batch;
+    const bool by_block = list.gates != nullptr && claims >= ordered_claims * engine.multiprocessors;
+    ClaimRuns runs = by_block ? order_by_block(table) : one_run(table);
+    keys_.emplace(r, slices.list(), table, std::move(runs));
     make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
     if (r.deterministic() || !tile_.adds_dq()) {
-      queries_.emplace(r.tables(), slices.list(), query_tiles(slices.list(), a.q.rows, tile_.keys));
+      // Heads are not bundled: each has a tile of its own.
+      const QueryTiles queries = query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, 1}, tile_.keys);
+      queries_.emplace(r, slices.list(), queries.table, one_run(queries.table));
       return;
     }
     direct_ = a.dq.type == DType::fp32 && divides(a.dq, 16, 4);
@@ -231,7 +270,7 @@ class BackwardStep final : public PreparedStep<Given> {
 
   /// dk and dv, and where there is a sum of dq, that too.
   void add_key_grads(const AttendGradBlocks& list, const View* dq) {
-    if (keys_->tile_count(true) == 0) return;
+    if (keys_->table.tile_count(true) == 0) return;
     const AttendGradArgs& a = list.front();
     const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
     const KeyTile size = tile_.key_tile();
@@ -250,8 +289,7 @@ class BackwardStep final : public PreparedStep<Given> {
       p.grads[i] = {strided(block.dk), strided(block.dv), static_cast<int>(block.dk.rows),
                     block.overwrites_dkv()};
     }
-    p.tile_count = keys_->tile_count(true);
-    describe(p, engine_, list, *keys_, size.step, size.keys);
+    describe(p, engine_, list, *keys_, true, {size.step, size.keys});
     const cudaStream_t stream = engine_.resources.memory().stream();
     if (dq != nullptr)
       backward(p, a.q.type, stream);
@@ -261,7 +299,7 @@ class BackwardStep final : public PreparedStep<Given> {
 
   void add_query_grads(const AttendGradBlocks& list) {
     const AttendGradArgs& a = list.front();
-    if (queries_->tile_count(a.overwrite) == 0) return;
+    if (queries_->table.tile_count(a.overwrite) == 0) return;
     QueryGradParams p;
     describe_grads(p, engine_, a, query_rows);
     p.dq = strided(a.dq);
@@ -272,9 +310,9 @@ class BackwardStep final : public PreparedStep<Given> {
 
   Engine& engine_;
   GradTile tile_{};
-  std::optional<DeviceTable<QuerySegment>> keys_;   ///< empty: no work
-  std::optional<DeviceTable<KeySegment>> queries_;  ///< of dq alone, which has a launch of its own
-  bool direct_ = false;                             ///< dq is summed in its own memory
+  std::optional<Tiles<QuerySegment>> keys_;   ///< empty: no work
+  std::optional<Tiles<KeySegment>> queries_;  ///< of dq alone, which has a launch of its own
+  bool direct_ = false;                       ///< dq is summed in its own memory
 };
 
 /// A step of the fallback.
@@ -305,6 +343,7 @@ class HopperKernel final : public AttentionKernel {
   [[nodiscard]] const char* name() const override { return "hopper"; }
   [[nodiscard]] Memory& memory() override { return engine_.resources.memory(); }
   [[nodiscard]] bool rounds_results() const override { return hopper_traits.rounds_results; }
+  [[nodiscard]] bool waits_inside(Pass /*pass*/) const override { return hopper_traits.waits_inside; }
   [[nodiscard]] std::vector<BackendFallback> fallbacks() const override { return engine_.fallback.counts(); }
 
   [[nodiscard]] std::unique_ptr<PreparedAttend> prepare(const AttendArgs& a) override {

@@ -5,6 +5,8 @@
 #include "../tiles/tables.hpp"
 #include "tile_rows.hpp"
 
+#include "usp/kernels/gate.hpp"
+
 #include <cstdint>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -18,11 +20,11 @@ using namespace tiles;
 /// they stay in L2.
 inline constexpr i64 section_bytes = i64{32} << 20, grad_section_bytes = i64{40} << 20;
 
-/// Blocks of keys of a call at most.
-inline constexpr int max_blocks = 16;
+/// Runs of tiles of a table at most: of each block, and what is left for the end.
+inline constexpr int max_runs = max_blocks + 1;
 
-/// Blocks of threads claim tiles of the table, one head each: by sections of heads, in a section by falling
-/// work.
+/// Blocks of threads claim tiles of the table, one head (forward: one bundle of heads) each: run after run,
+/// in a run by sections of heads, in a section in the order of the table.
 struct CommonParams {
   /// (column, head, row, batch); boxes of 64 columns of one head. Keys and values: of each block, from the
   /// first KV head of the call on.
@@ -31,7 +33,11 @@ struct CommonParams {
   const DeviceSlice* slices = nullptr;
   int* next_claim = nullptr;  ///< zero at launch
   int tile_count = 0, claim_count = 0;
-  int heads_of_all = 0;           ///< heads times batch: query heads forward, KV heads backward
+  int run_ends[max_runs] = {};  ///< in tiles; the last is tile_count
+  std::uint32_t awaited = 0;    ///< a bit of each block that has a gate
+  Gate gates[max_blocks];
+  GateWatch watch;
+  int heads_of_all = 0;           ///< heads times batch: query heads forward, in bundles, KV heads backward
   int section_heads = 1;          ///< of them in a section; the last section may have fewer
   int head_begin = 0, group = 1;  ///< query heads of the call, and of a KV head
   int kv_begin = 0;               ///< KV heads of the call
@@ -46,7 +52,9 @@ struct CommonParams {
 /// Tiles of queries, by which keys stream.
 struct QueryTileParams : CommonParams {
   const KeySegment* segments = nullptr;
-  int heads = 0;  ///< query heads
+  int heads = 0;        ///< query heads of the call, in bundles
+  int bundle_log2 = 0;  ///< heads of a bundle, which share a KV head and tiles: row r of a tile is token
+                        ///< r >> bundle_log2 of head r % bundle; boxes of q hold the heads of a bundle
   int q_rows = 0;
 };
 

@@ -17,7 +17,8 @@ struct Claim {
   Claim claim{claimed.tile.row};
   claim.tiles = claimed.tile.streamed_tiles;
   claim.segment_begin = claimed.tile.segment_begin, claim.segment_end = claimed.tile.segment_end;
-  claim.batch = claimed.head / p.heads, claim.head = p.head_begin + claimed.head % p.heads;
+  claim.batch = claimed.head / p.heads;
+  claim.head = p.head_begin + ((claimed.head % p.heads) << p.bundle_log2);
   return claim;
 }
 
@@ -47,7 +48,7 @@ __device__ __forceinline__ void prepare_key_masks(const QueryTileParams& p, cons
         const DeviceSlice& slice = p.slices[segment.slice];
 #pragma unroll 1
         for (int row = lane; row < query_rows; row += 32) {
-          const Interval seen = keys_of(slice, claim.row + row);
+          const Interval seen = keys_of(slice, claim.row + (row >> p.bundle_log2));
           shared.interval(kv.place)[row] = {seen.begin - key, seen.end - key};
         }
       }

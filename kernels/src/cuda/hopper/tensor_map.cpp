@@ -14,7 +14,8 @@ namespace {
   return count <= 1 ? 16 : static_cast<cuuint64_t>(elements * bytes_of(type));
 }
 
-[[nodiscard]] CUtensorMap boxes(const ConstView& view, int columns, int rows, CUtensorMapDataType type) {
+[[nodiscard]] CUtensorMap boxes(const ConstView& view, int columns, int heads, int rows,
+                                CUtensorMapDataType type) {
   if (view.elements() == 0) return {};  // nothing is copied
   static const auto encode = device::driver_call<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(view.width), static_cast<cuuint64_t>(view.heads.size()),
@@ -22,7 +23,8 @@ namespace {
   const cuuint64_t strides[] = {stride_bytes(view.heads.size(), view.head_stride, view.type),
                                 stride_bytes(view.rows, view.row_stride, view.type),
                                 stride_bytes(view.batch, view.batch_stride, view.type)};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(columns), 1, static_cast<cuuint32_t>(rows), 1};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(heads),
+                            static_cast<cuuint32_t>(rows), 1};
   const cuuint32_t steps[] = {1, 1, 1, 1};
   CUtensorMap map;
   device::check_driver(encode(&map, type, 4, const_cast<std::byte*>(view.data), sizes, strides, box, steps,
@@ -34,13 +36,13 @@ namespace {
 
 }  // namespace
 
-CUtensorMap row_boxes(const ConstView& view, int rows) {
-  return boxes(view, 64, rows,
+CUtensorMap row_boxes(const ConstView& view, int rows, int heads) {
+  return boxes(view, 64, heads, rows,
                view.type == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16);
 }
 
 CUtensorMap sum_boxes(const ConstView& view, int rows) {
-  return boxes(view, 32, rows, CU_TENSOR_MAP_DATA_TYPE_FLOAT32);
+  return boxes(view, 32, 1, rows, CU_TENSOR_MAP_DATA_TYPE_FLOAT32);
 }
 
 }  // namespace usp::kernels::hopper

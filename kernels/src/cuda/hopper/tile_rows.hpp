@@ -35,4 +35,7 @@ struct GradTile {
   return {256, 256, 48};
 }
 
+/// Blocks of keys of a call at most.
+inline constexpr int max_blocks = 16;
+
 }  // namespace usp::kernels::hopper

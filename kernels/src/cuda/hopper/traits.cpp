@@ -34,6 +34,7 @@ const BackendTraits hopper_traits = {
     .summary = "this project's kernel for GPUs of compute capability 9.0; what it does not do goes to mma",
     .on_gpu = true,
     .rounds_results = true,
+    .waits_inside = true,
     .takes = {.supports_fp32_fp64 = false,
               .head_dim_step = 8,
               .max_head_dim = 256,

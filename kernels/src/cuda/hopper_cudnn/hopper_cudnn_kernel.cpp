@@ -27,6 +27,9 @@ class PassKernels final : public AttentionKernel {
   [[nodiscard]] bool rounds_results() const override {
     return forward_->rounds_results() && backward_->rounds_results();
   }
+  [[nodiscard]] bool waits_inside(Pass pass) const override {
+    return (pass == Pass::forward ? forward_ : backward_)->waits_inside(pass);
+  }
   [[nodiscard]] bool wants_o() const override { return backward_->wants_o(); }
   [[nodiscard]] std::unique_ptr<PreparedAttend> prepare(const AttendArgs& args) override {
     return forward_->prepare(args);

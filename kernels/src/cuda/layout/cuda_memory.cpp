@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../../layout/allocated_arena.hpp"
 #include "../../layout/scratch_pool.hpp"
+#include "../gates/await_gate.hpp"
 #include "strided_copy.hpp"
 
 #include "usp/base/error.hpp"
@@ -148,6 +149,12 @@ class CudaMemory final : public Memory {
   void to_host(void* host, const std::byte* from, i64 bytes) override {
     const device::DeviceScope scope(device_);
     device::copy_to_host(host, from, bytes, stream());
+  }
+  bool await(const Gate& gate, int block, const GateWatch& watch, const Progress& /*progress*/) override {
+    if (gate.flag == nullptr) return true;
+    const device::DeviceScope scope(device_);
+    launch_await(gate, block, watch, stream());
+    return true;
   }
   void synchronize() override {
     if (beside_) beside_->stream.synchronize();

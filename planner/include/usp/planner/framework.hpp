@@ -49,6 +49,7 @@ struct FrameworkTraits {
   bool tensor_divides_kv = false;                      ///< tensor parallelism does not repeat KV heads
   int sequence_multiple = 1;     ///< tokens are a multiple of this times the ranks of the sequence
   bool equal_stages = false;     ///< `plan` keeps to pipeline stages and chunks of equally many layers
+  bool fewer_at_ends = false;    ///< but the first and last of a given number of stages may hold fewer
   bool some_layers = false;      ///< can recompute some layers and keep the others
   bool offloads_layers = false;  ///< can offload all that some layers keep, without recompute and pipeline
   std::vector<int> zero_stages;  ///< that it has

@@ -2,6 +2,7 @@
 #include "usp/schedule/plan_file.hpp"
 
 #include "plan_inputs_json.hpp"
+#include "plan_layers.hpp"
 #include "recipe_json.hpp"
 #include "steps_json.hpp"
 
@@ -387,6 +388,7 @@ PlanFile read_plan(const std::string& text, const std::string& file) {
     check_tokens(plan, plan.layers.back(), ObjectReader(value, file, pointer));
   });
   if (plan.layers.empty()) reader.fail("layers", "is empty: there is nothing to run; write the plan anew");
+  check_layer_lists(plan, file);
   prediction_in(reader.object("prediction"), plan);
   ObjectReader digests = reader.object("digests");
   plan.model_digest = digests.string("model");

@@ -1,13 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "plan_layers.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/schedule/limits.hpp"
-#include "usp/schedule/plan_file.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace usp {
+namespace {
+
+/// Fails where a step decides for more layers than the model has.
+void check_step_layers(const PlanFile& plan, i64 model_layers, const std::string& file) {
+  const StepWorkload& step = *plan.inputs.step;
+  const std::pair<const char*, i64> counts[] = {
+      {"/inputs/step/recompute_layers", step.recompute_layers.value_or(0)},
+      {"/inputs/step/offload_layers", step.offload_layers.value_or(0)},
+      {"/placement/pipeline", i64{plan.pipeline} * step.virtual_stages}};
+  for (const auto& [field, count] : counts)
+    if (count > model_layers)
+      throw InvalidInput({file, 0, field},
+                         fmt::format("needs {} layers, and the model has {}", count, model_layers));
+}
+
+}  // namespace
+
+void check_layer_lists(const PlanFile& plan, const std::string& file) {
+  // 0: the plan says nothing of layers without softmax attention.
+  const i64 model_layers = plan.inputs.step ? plan.inputs.step->model_layers.value_or(0) : 0;
+  std::map<std::pair<std::string, int>, std::size_t> entry_of;
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    const PlanLayer& entry = plan.layers[i];
+    const auto fail = [&](const std::string& problem) {
+      throw InvalidInput({file, 0, fmt::format("/layers/{}/layers", i)}, problem);
+    };
+    if (entry.layers.empty() && plan.layers.size() > 1)
+      fail("is empty beside other kinds; list the layers of the model that have this attention");
+    for (const int layer : entry.layers) {
+      if (model_layers > 0 && layer >= model_layers)
+        fail(fmt::format("names layer {}, and the model has {} from 0 on", layer, model_layers));
+      const auto [other, is_new] = entry_of.emplace(std::pair(entry.kind, layer), i);
+      if (!is_new)
+        fail(fmt::format("names layer {} {}", layer,
+                         other->second == i ? "twice; per_layer counts the calls in a layer"
+                                            : fmt::format("as {} attention, as /layers/{} does", entry.kind,
+                                                          other->second)));
+    }
+  }
+  if (model_layers > 0) check_step_layers(plan, model_layers, file);
+}
 
 Documents chunked_documents(const std::vector<i64>& lengths, i64 chunk) {
   std::vector<i64> cu{0};

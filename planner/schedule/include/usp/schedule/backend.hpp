@@ -79,6 +79,8 @@ struct BackendTraits {
   bool on_gpu = false;               ///< works in the memory of a GPU; else of the host
   bool rounds_results = false;  ///< writes results in the input type, rounded once, where a call overwrites
   bool carries_state = true;    ///< a block is added to its result by the kernel; else by another one
+  /// Waits for blocks of keys that are arriving inside one launch for a list of them; else before each block.
+  bool waits_inside = false;
   /// Where a choice is free the greatest is taken of those that the card runs; 0: only by its name, or as a
   /// fallback.
   int preference = 0;

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "await_gate.hpp"
+#include "gate_wait.cuh"
+
+#include "usp/device/check.cuda.hpp"
+
+namespace usp::kernels::cuda {
+namespace {
+
+__global__ void await_kernel(Gate gate, int block, GateWatch watch) {
+  (void)gates::await(gate, watch, block);
+}
+
+}  // namespace
+
+void launch_await(const Gate& gate, int block, const GateWatch& watch, CUstream_st* stream) {
+  await_kernel<<<1, 1, 0, stream>>>(gate, block, watch);
+  device::check_launch("await_kernel");
+}
+
+}  // namespace usp::kernels::cuda

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../contract/attention_cases.hpp"
+#include "gated_trial.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/kernels/cuda_backends.hpp"
+#include "usp/kernels/kernel_factory.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <random>
+#include <thread>
+
+/// Gates on a GPU. Skipped without one.
+namespace usp::test {
+namespace {
+
+using Reason = kernels::GateFault::Reason;
+
+/// Causal; tiles are more than multiprocessors, with as many KV heads several times as many.
+Case causal_blocks(i64 head_dim, int group) {
+  Case c = one_slice("gates", banded(512, 1536, 0, unbounded), head_dim);
+  c.slices.front().q_pos = 1024;
+  c.query_heads = {0, 40}, c.group = group;
+  return c;
+}
+
+/// What all blocks at once give: forward by its bits.
+struct Truth {
+  std::vector<std::byte> o, lse;
+  Results results;
+};
+
+class Gates : public testing::TestWithParam<const BackendTraits*> {
+ protected:
+  void SetUp() override {
+    if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
+    on_.emplace(0);
+    stream_.emplace(0);
+    memory_ = kernels::make_cuda_memory(*stream_);
+    try {
+      kernel_ = kernels::factory_of(Backend(*GetParam())).make(*memory_, false);
+    } catch (const EnvironmentError& e) {
+      GTEST_SKIP() << e.what();
+    }
+  }
+  [[nodiscard]] Truth ungated(const Case& c, const Inputs& in, i64 count) {
+    GatedTrial run(c, in, count, *memory_);
+    run.poison_results();
+    run.attend(*kernel_, false);
+    run.delta(*kernel_);
+    run.grad(*kernel_, false);
+    run.bring_back();
+    return {run.host.trial.o.memory(), run.host.trial.lse.memory(), run.host.results()};
+  }
+  static void expect_equal_forward(const GatedTrial& run, const Truth& truth) {
+    EXPECT_EQ(run.fault().reason, Reason::none);
+    EXPECT_TRUE(run.host.trial.o.memory() == truth.o);
+    EXPECT_TRUE(run.host.trial.lse.memory() == truth.lse);
+  }
+  void expect_equal(const GatedTrial& run, const Truth& of_all) {
+    expect_equal_forward(run, of_all);
+    const Results r = run.host.results();
+    const Results& truth = of_all.results;
+    // Sums by atomic additions differ in their last bits, and rounded ones in those of the input type.
+    EXPECT_LT(error(r.dq, truth.dq), 5e-3);
+    EXPECT_LT(error(r.dk, truth.dk), 5e-3);
+    EXPECT_LT(error(r.dv, truth.dv), 5e-3);
+    if (!kernel_->waits_inside(Pass::backward)) return;
+    EXPECT_LT(error(r.dq, truth.dq), 1e-5);
+    EXPECT_TRUE(r.dk == truth.dk);
+    EXPECT_TRUE(r.dv == truth.dv);
+  }
+
+  std::optional<device::DeviceScope> on_;
+  std::optional<device::CallStream> stream_;
+  std::unique_ptr<kernels::Memory> memory_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
+};
+
+/// Releases blocks in an order, after a time each.
+std::thread release_in_order(GatedTrial& run, std::vector<std::size_t> order, std::mt19937& random) {
+  std::vector<int> delays;
+  for (std::size_t i = 0; i < order.size(); ++i) delays.push_back(static_cast<int>(random() % 300));
+  return std::thread([&run, order = std::move(order), delays = std::move(delays)] {
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(delays[i]));
+      run.release(order[i]);
+    }
+  });
+}
+
+TEST_P(Gates, BlocksArriveInAnyOrder) {
+  const Case c = causal_blocks(128, 4);
+  const Inputs in(c, DType::bf16, DType::bf16);
+  constexpr i64 count = 4;
+  GatedTrial gated(c, in, count, *memory_);
+  std::mt19937 random(1);
+  std::optional<Truth> truth;  // after a gated call, which thus comes first in the process
+  std::uint32_t epoch = 0;
+  std::vector<std::size_t> order{1, 2, 3};
+  do {
+    gated.poison_results();
+    gated.begin_pass(++epoch);
+    std::thread releases = release_in_order(gated, order, random);
+    gated.attend(*kernel_, true);
+    gated.delta(*kernel_);
+    releases.join();
+    gated.begin_pass(++epoch);
+    releases = release_in_order(gated, order, random);
+    gated.grad(*kernel_, true);
+    releases.join();
+    gated.bring_back();
+    if (!truth) truth = ungated(c, in, count);
+    expect_equal(gated, *truth);
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST_P(Gates, ResultsDoNotDependOnTheTimeOfArrival) {
+  const Case c = causal_blocks(64, 1);
+  const Inputs in(c, DType::fp16, DType::fp16);
+  constexpr i64 count = 8;
+  const Truth truth = ungated(c, in, count);
+  constexpr std::uint32_t first = 0xffffffffU - 5;
+  GatedTrial gated(c, in, count, *memory_, first);
+  std::mt19937 random(2);
+  std::vector<std::size_t> order{1, 2, 3, 4, 5, 6, 7};
+  const std::vector<kernels::AttendArgs> blocks = gated.attend_args();
+  const std::vector<kernels::AttendGradArgs> grads = gated.grad_args();
+  const auto forward = kernel_->prepare_blocks(gated.list_of(blocks, true));
+  const auto backward = kernel_->prepare_blocks(gated.list_of(grads, true));
+  const auto run = [&](std::uint32_t epoch, const auto& call) {
+    std::shuffle(order.begin(), order.end(), random);
+    gated.begin_pass(epoch);
+    std::thread releases = release_in_order(gated, order, random);
+    call();
+    releases.join();
+  };
+  // Epochs wrap, and the flags are those of the pass before.
+  for (std::uint32_t pass = 0; pass < 20; ++pass) {
+    gated.poison_results();
+    run(first + 2 * pass, [&] { forward->run(gated.list_of(blocks, true)); });
+    gated.delta(*kernel_);
+    run(first + 2 * pass + 1, [&] { backward->run(gated.list_of(grads, true)); });
+    gated.bring_back();
+    pass % 4 == 0 ? expect_equal(gated, truth) : expect_equal_forward(gated, truth);
+  }
+}
+
+TEST_P(Gates, FlagsThatAreSetLetCallsPass) {
+  const Case c = causal_blocks(128, 4);
+  const Inputs in(c, DType::bf16, DType::bf16);
+  const Truth truth = ungated(c, in, 4);
+  GatedTrial gated(c, in, 4, *memory_);
+  gated.begin_pass(1);
+  gated.arrive();
+  gated.poison_results();
+  gated.attend(*kernel_, true);
+  gated.delta(*kernel_);
+  gated.grad(*kernel_, true);
+  gated.bring_back();
+  expect_equal(gated, truth);
+}
+
+TEST_P(Gates, BlocksThatNeverArriveEndTheCall) {
+  const Case c = causal_blocks(128, 4);
+  const Inputs in(c, DType::bf16, DType::bf16);
+  const Truth truth = ungated(c, in, 4);
+  GatedTrial gated(c, in, 4, *memory_);
+  const std::vector<kernels::AttendArgs> blocks = gated.attend_args();
+  const std::vector<kernels::AttendGradArgs> grads = gated.grad_args();
+  const auto forward = kernel_->prepare_blocks(gated.list_of(blocks, true));
+  const auto backward = kernel_->prepare_blocks(gated.list_of(grads, true));
+  std::uint32_t epoch = 0;
+  for (const Pass pass : {Pass::forward, Pass::backward})
+    for (const Reason reason : {Reason::late, Reason::stopped}) {
+      gated.begin_pass(++epoch, 2);
+      gated.release(1), gated.release(3);
+      gated.watch.limit_ns = reason == Reason::late ? 5'000'000 : gate_limit_ns;
+      std::thread stops([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
+        if (reason == Reason::stopped) gated.set_stop(1);
+      });
+      const auto begin = std::chrono::steady_clock::now();
+      pass == Pass::forward ? forward->run(gated.list_of(blocks, true))
+                            : backward->run(gated.list_of(grads, true));
+      memory_->synchronize();
+      const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+      stops.join();
+      RecordProperty((pass == Pass::forward ? "forward_" : "backward_") +
+                         std::string(reason == Reason::late ? "late_ms" : "stopped_ms"),
+                     std::to_string(took.count()));
+      EXPECT_EQ(gated.fault().reason, reason);
+      EXPECT_EQ(gated.fault().block, 2);
+      gated.set_stop(0), gated.clear_fault();
+    }
+  gated.watch.limit_ns = gate_limit_ns;
+  gated.poison_results();
+  gated.begin_pass(++epoch);
+  gated.release_all();
+  forward->run(gated.list_of(blocks, true));
+  gated.delta(*kernel_);
+  backward->run(gated.list_of(grads, true));
+  gated.bring_back();
+  expect_equal(gated, truth);
+}
+
+TEST_P(Gates, KernelsWaitInsideAsTheirRecordSays) {
+  for (const Pass pass : {Pass::forward, Pass::backward})
+    EXPECT_EQ(kernel_->waits_inside(pass), Backend(*GetParam()).of(pass)->waits_inside);
+}
+
+std::string name_of(const testing::TestParamInfo<const BackendTraits*>& info) {
+  return std::string(info.param->word);
+}
+INSTANTIATE_TEST_SUITE_P(Backends, Gates,
+                         testing::Values(&hopper_traits, &mma_traits, &cudnn_traits, &hopper_cudnn_traits),
+                         name_of);
+
+}  // namespace
+}  // namespace usp::test
