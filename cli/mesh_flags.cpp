@@ -45,6 +45,19 @@ void add_schedule_flags(FlagGroup& group, Constraints& fixed, bool has_defaults)
   group.word("--order", fixed.order,
              "axis on neighbouring devices: " + word_choice<AxisOrder>() +
                  default_word(has_defaults, Placement{}.order));
+  group.flag(
+      "--gated", fixed.gated,
+      "attend remote blocks in one call with the own one, which awaits each as it lands (never chosen: its "
+      "gain has not been measured)");
+}
+
+/// Throws UsageError for --gated beside a method of other blocks.
+void check_gated(bool gated, Method method) {
+  if (!gated || method->joins_remote_blocks) return;
+  throw UsageError(fmt::format(
+      "--gated needs blocks that come straight from their owners to memory which holds them all; --method {} "
+      "attends one after another in slots that are filled again",
+      word_of(method)));
 }
 
 /// Throws UsageError for an inner ring that does not cut the ring.
@@ -100,7 +113,9 @@ void check_mesh(const MeshFlags& flags, bool forward_only, SweptDegrees swept) {
                                      {"--method", fixed.method.has_value()},
                                      {"--layout", fixed.layout.has_value()},
                                      {"--dkv-return", fixed.dkv_return.has_value()},
-                                     {"--prune", flags.prune}});
+                                     {"--prune", flags.prune},
+                                     {"--gated", fixed.gated}});
+  if (fixed.method) check_gated(fixed.gated, *fixed.method);
   if (fixed.order && !swept.ring && !swept.ulysses) refuse_order_of_one_axis(fixed.ring, fixed.ulysses);
   refuse_without_backward(forward_only, {{"--dkv-return", fixed.dkv_return.has_value()}});
 }
@@ -118,6 +133,8 @@ void set_layout(const MeshFlags& flags, AttentionPlan& plan) {
   check_method(plan, inner != rows);
   plan.head_chunks = fixed.head_chunks.value_or(1);
   plan.prune = flags.prune;
+  check_gated(fixed.gated, plan.method);
+  plan.gated = fixed.gated;
   plan.split_own_block = schedule::splits_own_block(plan);
 }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times planned attention over ranks on the GPUs there are, through the public operator; for
 // bench_gpu_ranks_torch.py. Reads lines
-//   BACKEND METHOD(ring|all_gather_kv) TRANSPORT(copy_engine|nccl) RING ULYSSES CHUNKS SEQ HEADS KV_HEADS
-//   HEAD_DIM CAUSAL(0|1) ROUNDS LENGTHS
-// (LENGTHS of packed documents, with commas between; 0: one document) and answers each with ROUNDS pairs of
-// seconds (forward, backward), each the slowest rank's, then with the seconds of both passes that the rank
-// that waits most spends in waiting for data, in one more round with a clock on every tick, with the visible
-// pairs per head, with the host's seconds per tick: the median of the rounds, on the rank where it is
-// greatest, and with the seconds that a rank took to be made and that its first round took.
+//   BACKEND METHOD(ring|all_gather_kv|gated) TRANSPORT(copy_engine|nccl) RING ULYSSES CHUNKS SEQ HEADS
+//   KV_HEADS HEAD_DIM CAUSAL(0|1) ROUNDS LENGTHS
+// (gated: all_gather_kv in one call, which awaits each block as it lands; LENGTHS of packed documents, with
+// commas between; 0: one document) and answers each with ROUNDS pairs of seconds (forward, backward), each
+// the slowest rank's, then with the seconds of both passes that the rank that waits most spends in waiting
+// for data, in one more round with a clock on every tick, with the visible pairs per head, with the host's
+// seconds per tick: the median of the rounds, on the rank where it is greatest, and with the seconds that a
+// rank took to be made and that its first round took.
 #include "device_noise.hpp"
 #include "gpu_rank.hpp"
 #include "median.hpp"
@@ -53,6 +54,7 @@ struct Job {
     AttentionPlan p;
     p.backend = parse_word<Backend>(backend, "BACKEND");
     p.method = method == "ring" ? Method::ring : Method::all_gather_kv;
+    p.gated = method == "gated";
     p.mesh = {1, ring, ulysses};
     p.head_chunks = chunks;
     p.shape = {1, tokens, tokens, heads, kv_heads, width, width, DType::bf16};

@@ -212,7 +212,7 @@ def own_jobs(options):
         ring = options.gpus // ulysses
         for backend in options.backends:
             for transport in options.transports if options.gpus > 1 else ["copy_engine"]:
-                for method in (["ring", "all_gather_kv"] if ring > 1 else ["ring"]):
+                for method in (["ring", "all_gather_kv", *(["gated"] if options.gated else [])] if ring > 1 else ["ring"]):
                     for chunks in (options.chunks if ulysses > 1 else [1]):
                         yield backend, method, transport, ring, ulysses, chunks
 
@@ -258,6 +258,8 @@ def main():
     parser.add_argument("--backends", nargs="+", default=["cudnn", "mma"], help="of the library's (cudnn mma)")
     parser.add_argument("--transports", nargs="+", default=["copy_engine", "nccl"],
                         choices=["copy_engine", "nccl"])
+    parser.add_argument("--gated", action="store_true",
+                        help="rings also as all_gather_kv in one call, which awaits each block as it lands")
     parser.add_argument("--chunks", type=int, nargs="+", default=[1, 2, 4], help="head chunks of Ulysses meshes (1 2 4)")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--json", metavar="FILE")

@@ -8,8 +8,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 /// Planned attention on GPUs against the fp64 oracle: the design of the CPU suite, on as many GPUs as there
@@ -147,6 +149,93 @@ TEST_P(AttentionGpu, ErrorHardlyGrowsWithTheRing) {
                   most(member == &TrialErrors::o ? Pass::forward : Pass::backward) * (one.*member))
             << word_of(method) << ", ring " << ring;
     }
+}
+
+/// So small that the kernels of all ranks fit on one GPU together: then gates work there too.
+[[nodiscard]] RuntimeCase small_case(Backend backend, int ring, int ulysses) {
+  RuntimeCase c = gated_case(ring, ulysses, {1, 600, 600, 4, 2, 64, 64, DType::bf16}, {0, 251, 260, 600});
+  c.plan.backend = backend;
+  return c;
+}
+
+void expect_gated(const RuntimeCase& c, int calls) {
+  comm::run_threads(c.plan.mesh.size(), {.watchdog_s = 10}, [&](comm::Communicator& control) {
+    GpuRank rank(control, {.gates_on_shared_gpus = true});
+    const auto kernel = make(c.plan.backend, *rank.memory);
+    for (int call = 0; call < calls; ++call) {
+      const TrialErrors e = run_trial(c, *rank.data_plane, *kernel, {}, call == 0);
+      SCOPED_TRACE(describe(c) + " rank " + std::to_string(control.rank()));
+      EXPECT_LE(std::max({e.o, e.lse}), 1e-2);
+      EXPECT_LE(std::max({e.dq, e.dk, e.dv}), 2e-2);
+      EXPECT_EQ(e.rows, "");
+      EXPECT_EQ(e.bytes, "");
+      EXPECT_EQ(e.gated_calls[0], c.plan.head_chunks);
+      EXPECT_EQ(e.gated_calls[1], c.plan.head_chunks);
+    }
+  });
+}
+
+/// Pushes of the caller's tensors, pulls of exchanged ones, several chunks and blocks.
+TEST_P(AttentionGpu, GatedCallsAreExact) {
+  expect_gated(small_case(GetParam(), 2, 1), 20);
+  expect_gated(small_case(GetParam(), 3, 1), 5);
+  RuntimeCase chunks = small_case(GetParam(), 2, 1);
+  chunks.plan.head_chunks = 2;
+  expect_gated(chunks, 5);
+  RuntimeCase exchanged = small_case(GetParam(), 2, 2);
+  exchanged.documents = Documents::single(600, 600);
+  expect_gated(exchanged, 5);
+}
+
+/// Where ranks share a GPU a call does not wait inside: it runs behind the arrival of its blocks.
+TEST_P(AttentionGpu, GatedPlansOnSharedGpusRunBehindWaits) {
+  const RuntimeCase c = small_case(GetParam(), 2, 1);
+  const bool shared = device::device_count() < 2;
+  comm::run_threads(2, {.watchdog_s = 10}, [&](comm::Communicator& control) {
+    GpuRank rank(control);
+    const auto kernel = make(GetParam(), *rank.memory);
+    const TrialErrors e = run_trial(c, *rank.data_plane, *kernel);
+    EXPECT_LE(std::max({e.o, e.lse}), 1e-2);
+    EXPECT_LE(std::max({e.dq, e.dk, e.dv}), 2e-2);
+    EXPECT_EQ(e.gated_calls[0], shared ? 0 : 1);
+  });
+}
+
+/// A peer that never comes to the exchange that a gated call awaits: the others end by the deadline, which
+/// names it, and a new mesh in the same process is right.
+TEST_P(AttentionGpu, APeerThatDiesUnderAGateIsNamed) {
+  const RuntimeCase c = small_case(GetParam(), 2, 1);
+  std::mutex mutex;
+  comm::CommunicationFault fault;
+  EXPECT_THROW(comm::run_threads(2, {.watchdog_s = 1},
+                                 [&](comm::Communicator& control) {
+                                   GpuRank rank(control, {.gates_on_shared_gpus = true});
+                                   const auto kernel = make(GetParam(), *rank.memory);
+                                   AttentionOperator op(c.plan, *rank.data_plane, *kernel);
+                                   op.set_batch(c.documents);
+                                   const TrialTensors t(c, control, *rank.memory, op.q_tokens(),
+                                                        op.kv_tokens());
+                                   op.forward(t.inputs(), t.out_on.view(), t.lse_view());
+                                   rank.stream.synchronize();
+                                   control.barrier();
+                                   if (control.rank() == 1) {
+                                     std::this_thread::sleep_for(std::chrono::seconds(3));
+                                     return;
+                                   }
+                                   try {
+                                     op.forward(t.inputs(), t.out_on.view(), t.lse_view());
+                                     rank.stream.synchronize();
+                                     rank.data_plane->check();
+                                   } catch (const comm::CommunicationError& error) {
+                                     const std::lock_guard lock(mutex);
+                                     fault = error.fault();
+                                     throw;
+                                   }
+                                 }),
+               comm::CommunicationError);
+  EXPECT_EQ(fault.missing, std::vector<int>{1}) << fault.message;
+  EXPECT_EQ(fault.tick, 1) << fault.message;
+  expect_gated(c, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, AttentionGpu,

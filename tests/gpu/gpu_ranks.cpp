@@ -3,9 +3,9 @@
 //   gpu_ranks 1 devices
 //     prints how many GPUs there are
 //   gpu_ranks RANKS contract
-//   gpu_ranks RANKS graph RING ULYSSES
-//     captured once, replayed 1,000 times, bits equal
-//   gpu_ranks RANKS killed|late TRANSPORT eager|replay
+//   gpu_ranks RANKS graph RING ULYSSES [gated]
+//     captured once, replayed 1,000 times (gated: 50), bits equal; gated calls run behind waits in a graph
+//   gpu_ranks RANKS killed|late TRANSPORT eager|replay|gated
 //     the last rank dies, or never calls again; the others end by the watchdog
 // Exits with 0, with 5 and a named error where a peer was lost, with 77 where there is no GPU.
 #include "device_payloads.hpp"
@@ -41,16 +41,26 @@ void contract_of(comm::Communicator& control) {
   contract::check_data_plane(*rank.data_plane, payloads);
 }
 
+/// By the backend that waits inside its launch, where it runs.
+[[nodiscard]] AttentionPlan gated_plan(int ring, int ulysses) {
+  const bool waits_inside = device::device_info(0).compute_major == 9;
+  AttentionPlan plan = plan_of(waits_inside ? Backend::hopper : Backend::mma, ring, ulysses);
+  plan.method = Method::all_gather_kv;
+  plan.gated = true;
+  return plan;
+}
+
 /// A rank with a step that has run once.
 struct WarmRank {
-  WarmRank(comm::Communicator& control, int ring, int ulysses, const std::string& transport = "copy_engine")
-      : gpu(control),
-        kernel(make_repeatable(Backend::mma, *gpu.memory)),
+  WarmRank(comm::Communicator& control, const AttentionPlan& plan,
+           const std::string& transport = "copy_engine")
+      : gpu(control, {.gates_on_shared_gpus = plan.gated}),
+        kernel(make_repeatable(plan.backend, *gpu.memory)),
         nccl(transport == "nccl"
                  ? comm::make_message_data_plane(comm::make_nccl_communicator(control, gpu.stream), control)
                  : nullptr),
         data_plane(nccl ? *nccl : *gpu.data_plane),
-        attention(plan_of(Backend::mma, ring, ulysses), data_plane, *kernel) {
+        attention(plan, data_plane, *kernel) {
     attention.set_batch(Documents::single(tokens, tokens));
     step.emplace(gpu.stream, attention, static_cast<i64>(attention.q_tokens().size()));
     step->randomize(static_cast<unsigned>(10 * control.rank()));
@@ -82,8 +92,8 @@ struct WarmRank {
   return seconds / static_cast<double>(ticks);
 }
 
-void graph_of(comm::Communicator& control, int ring, int ulysses) {
-  WarmRank rank(control, ring, ulysses);
+void graph_of(comm::Communicator& control, int ring, int ulysses, bool gated) {
+  WarmRank rank(control, gated ? gated_plan(ring, ulysses) : plan_of(Backend::mma, ring, ulysses));
   const Graph graph(rank.gpu.stream, [&] { rank.step->run(); });
   rank.step->randomize(static_cast<unsigned>(100 + 10 * control.rank()));  // a replay reads what is there now
   rank.step->run();
@@ -91,13 +101,15 @@ void graph_of(comm::Communicator& control, int ring, int ulysses) {
   rank.step->clear();
   rank.gpu.stream.synchronize();
   control.barrier();
+  // Processes that share a GPU take turns on it, and a call that waits uses up its turn.
+  const int repeats = gated ? replays / 20 : replays;
   const auto begin = std::chrono::steady_clock::now();
-  for (int replay = 0; replay < replays; ++replay) graph.replay(rank.gpu.stream);
+  for (int replay = 0; replay < repeats; ++replay) graph.replay(rank.gpu.stream);
   rank.gpu.stream.synchronize();
   const std::chrono::duration<double> replayed = std::chrono::steady_clock::now() - begin;
   require(rank.step->results() == expected, "replays give other bits than the call");
   const auto eager = std::chrono::steady_clock::now();
-  for (int call = 0; call < replays; ++call) rank.step->run();
+  for (int call = 0; call < repeats; ++call) rank.step->run();
   rank.gpu.stream.synchronize();
   const std::chrono::duration<double> called = std::chrono::steady_clock::now() - eager;
   require(rank.step->results() == expected, "calls after replays give other bits");
@@ -105,7 +117,7 @@ void graph_of(comm::Communicator& control, int ring, int ulysses) {
   const double host_s = host_seconds_per_tick(rank);
   if (control.rank() == 0)
     std::printf("%d x %d: %d steps eager %.3f s, by a graph %.3f s; host %.1f us per tick\n", ring, ulysses,
-                replays, called.count(), replayed.count(), 1e6 * host_s);
+                repeats, called.count(), replayed.count(), 1e6 * host_s);
   control.barrier();
 }
 
@@ -116,8 +128,12 @@ void leave(bool killed) {
 }
 
 /// Steps without end, until a lost peer ends them.
-void lose_of(comm::Communicator& control, bool killed, const std::string& transport, bool replay) {
-  WarmRank rank(control, control.size(), 1, transport);
+void lose_of(comm::Communicator& control, bool killed, const std::string& transport, const std::string& how) {
+  const bool replay = how == "replay", gated = how == "gated";
+  WarmRank rank(control, gated ? gated_plan(control.size(), 1) : plan_of(Backend::mma, control.size(), 1),
+                transport);
+  if (gated)
+    require(rank.attention.record(Pass::forward).gated_calls == 1, "the call did not wait at a gate");
   std::optional<Graph> graph;
   if (replay) graph.emplace(rank.gpu.stream, [&] { rank.step->run(); });
   const bool victim = control.rank() == control.size() - 1;
@@ -136,9 +152,11 @@ void lose_of(comm::Communicator& control, bool killed, const std::string& transp
 
 void play(comm::Communicator& control, const std::vector<std::string>& scenario) {
   if (scenario[0] == "contract") return contract_of(control);
-  if (scenario[0] == "graph") return graph_of(control, std::stoi(scenario.at(1)), std::stoi(scenario.at(2)));
+  if (scenario[0] == "graph")
+    return graph_of(control, std::stoi(scenario.at(1)), std::stoi(scenario.at(2)),
+                    scenario.size() > 3 && scenario[3] == "gated");
   if (scenario[0] == "killed" || scenario[0] == "late")
-    return lose_of(control, scenario[0] == "killed", scenario.at(1), scenario.at(2) == "replay");
+    return lose_of(control, scenario[0] == "killed", scenario.at(1), scenario.at(2));
   throw UsageError("no scenario '" + scenario[0] + "'");
 }
 

@@ -59,7 +59,8 @@ def run(usp, case, launchers, folder, environment=NETWORK, own_host=OWN_HOST):
 
 # ranks, arguments of copy_engine_ranks, environment
 SCENARIOS = [(ranks, ["contract"], connections) for ranks in (2, 3, 4) for connections in ({}, ONE_QUEUE)]
-SCENARIOS += [(2, ["graph", *mesh], {}) for mesh in (("2", "1"), ("1", "2"))] + [(4, ["graph", "2", "2"], ONE_QUEUE)]
+SCENARIOS += [(2, ["graph", *mesh], {}) for mesh in (("2", "1"), ("1", "2"), ("2", "1", "gated"))]
+SCENARIOS += [(4, ["graph", "2", "2"], ONE_QUEUE)]
 
 
 def play(program, scenario, launchers):
@@ -78,6 +79,8 @@ def play(program, scenario, launchers):
 # What becomes of a rank, transport, how steps run, environment. A graph over NCCL is not watched.
 LOSSES = [(fate, "copy_engine", how, environment) for fate in ("killed", "late") for how in ("eager", "replay")
           for environment in ({}, ONE_QUEUE)]
+LOSSES += [(fate, "copy_engine", "gated", environment) for fate in ("killed", "late")
+           for environment in ({}, ONE_QUEUE)]
 LOSSES += [(fate, "nccl", "eager", {}) for fate in ("killed", "late")]
 
 

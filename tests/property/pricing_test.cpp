@@ -106,6 +106,36 @@ TEST(Pricing, CompactEqualsExplicitOnLargeEvenMeshes) {
       }
 }
 
+/// A gated tick ends no earlier than all work behind the arrival of a block: between hosts that is all of the
+/// transfer and then the remote block. Inside a host it is as long as its kernels.
+TEST(Pricing, AGatedTickLastsFromEachArrivalThroughTheWorkBehindIt) {
+  for (const char* text :
+       {"node:2 gpu:1(h100-sxm) nic:1(25G) fabric:rail", "node:1 nvswitch gpu:2(h100-sxm) nic:2(400G)"}) {
+    const topology::Cluster cluster = topology::read_synthetic(text, "test");
+    LinkPricer links(cluster, machine().calibration);
+    AttentionPlan plan;
+    plan.mesh = {1, 2, 1};
+    plan.method = Method::all_gather_kv;
+    plan.shape = {1, 1 << 15, 1 << 15, 16, 16, 128, 128, DType::bf16};
+    AttentionPricer pricer(links, plan.shape, Documents::single(1 << 15, 1 << 15), {});
+    std::vector<TickPrice> apart, gated, unused;
+    (void)pricer.price(plan, {}, &apart, &unused);
+    plan.gated = true;
+    unused.clear();
+    (void)pricer.price(plan, {}, &gated, &unused);
+    ASSERT_EQ(gated.size() + 1, apart.size());
+    const double flight = std::max(gated[1].intra_node_s, gated[1].inter_node_s), remote = apart[2].compute_s;
+    EXPECT_EQ(flight, std::max(apart[1].intra_node_s, apart[1].inter_node_s));
+    EXPECT_NEAR(gated[1].compute_s, apart[1].compute_s + remote, 1e-9);
+    EXPECT_GE(gated[1].total_s, std::max(gated[1].compute_s, flight + remote) * (1 - 1e-12)) << text;
+    if (flight > apart[1].compute_s) {
+      EXPECT_NEAR(gated[1].total_s, flight + remote, 1e-9 * flight) << text;
+    } else {
+      EXPECT_LE(gated[1].total_s, (apart[1].total_s + apart[2].total_s) * (1 + 1e-9)) << text;
+    }
+  }
+}
+
 TEST(Pricing, MoreBandwidthNeverCosts) {
   CaseGenerator g(13);
   for (int i = 0; i < 40; ++i) {

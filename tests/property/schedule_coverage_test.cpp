@@ -25,7 +25,7 @@ class Coverage {
         same_tokens(s, step[Tensor::q], step[Tensor::o]);
         same_tokens(s, step[Tensor::q], step[Tensor::lse]);
         same_tokens(s, step[Tensor::k], step[Tensor::v]);
-        check(s, step, step[Tensor::k]);
+        check(s, step, step[Tensor::k], step.key_rows);
         check_heads(s, {step[Tensor::q], step[Tensor::o], step[Tensor::lse]}, step.query_heads);
         check_heads(s, {step[Tensor::k], step[Tensor::v]}, step.kv_heads);
       } else if (step.is(schedule::operations::attend_grad)) {
@@ -35,7 +35,7 @@ class Coverage {
           same_tokens(s, step[Tensor::q], id);
         same_tokens(s, step[Tensor::k], step[Tensor::v]);
         same_tokens(s, step[Tensor::dk], step[Tensor::dv]);
-        check(s, step, step[Tensor::dk]);
+        check(s, step, step[Tensor::dk], step.dk_rows);
         check_heads(s, {step[Tensor::q], step[Tensor::d_o], step[Tensor::lse], weights, step[Tensor::dq]},
                     step.query_heads);
         check_heads(s, {step[Tensor::k], step[Tensor::v], step[Tensor::dk], step[Tensor::dv]}, step.kv_heads);
@@ -68,10 +68,17 @@ class Coverage {
     }
   }
 
-  void check(const schedule::RankSchedule& s, const schedule::Step& step, schedule::BufferId sums_id) {
+  [[nodiscard]] std::vector<i64> tokens_of(const schedule::RankSchedule& s, schedule::BufferId id,
+                                           Range rows) const {
+    const std::vector<i64> all = buffer_tokens(geometry_, s, buffer_of(s, id));
+    return {all.begin() + rows.begin, all.begin() + rows.end};
+  }
+  /// @param sum_rows of the buffer of key results, from which those of slices count
+  void check(const schedule::RankSchedule& s, const schedule::Step& step, schedule::BufferId sums_id,
+             Range sum_rows) {
     const std::vector<i64> queries = buffer_tokens(geometry_, s, buffer_of(s, step[Tensor::q])),
-                           keys = buffer_tokens(geometry_, s, buffer_of(s, step[Tensor::k])),
-                           sums = buffer_tokens(geometry_, s, buffer_of(s, sums_id));
+                           keys = tokens_of(s, step[Tensor::k], step.key_rows),
+                           sums = tokens_of(s, sums_id, sum_rows);
     const i64 group = case_.plan.shape.query_heads / case_.plan.shape.kv_heads;
     ASSERT_EQ(step.kv_heads.begin, step.query_heads.begin / group);
     ASSERT_EQ(step.kv_heads.end, (step.query_heads.end - 1) / group + 1);

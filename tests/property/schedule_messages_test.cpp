@@ -54,7 +54,40 @@ void check_matching(const ScheduleCase& c, const Expanded& all, Pass pass) {
   ASSERT_TRUE(sent.empty()) << "a send without a receive, " << describe(c);
 }
 
-/// Every transfer is posted once, at its start; every receive arrives once, at its due tick.
+/// The steps of a tick: what a list joins, and what each awaits, which it alone of the tick reads.
+void check_list_steps(const ScheduleCase& c, const schedule::RankSchedule& s, const schedule::Tick& tick) {
+  const schedule::Step* before = nullptr;
+  for_each(s.steps, tick.steps, [&](const schedule::Step& step, std::int32_t) {
+    ASSERT_TRUE(c.plan.gated || (!step.joined && step.gates.count == 0)) << describe(c);
+    if (step.joined) {
+      ASSERT_NE(before, nullptr) << describe(c);
+      ASSERT_TRUE(before->is(*step.operation)) << describe(c);
+      ASSERT_EQ(before->query_heads, step.query_heads) << describe(c);
+      ASSERT_EQ(before->kv_heads, step.kv_heads) << describe(c);
+      ASSERT_EQ(before->backend.use, step.backend.use) << describe(c);
+      ASSERT_FALSE(step.overwrite) << describe(c);
+      for (const Tensor x : {Tensor::q, Tensor::o, Tensor::lse, Tensor::d_o, Tensor::delta, Tensor::dq})
+        ASSERT_EQ((*before)[x], step[x]) << describe(c);
+    }
+    for_each(s.gates, step.gates, [&](std::int32_t gate, std::int32_t) {
+      const schedule::Transfer& m = s.transfers.at(static_cast<std::size_t>(gate));
+      ASSERT_EQ(m.write_mode, WriteMode::overwrite) << describe(c);
+      ASSERT_LT(m.stage, 0) << describe(c);
+      for_each(s.regions, m.regions, [&](const schedule::BufferRegion& region, std::int32_t) {
+        for_each(s.steps, tick.steps, [&](const schedule::Step& other, std::int32_t) {
+          const bool reads = other[Tensor::k] == region.buffer || other[Tensor::v] == region.buffer;
+          if (reads && other.key_rows.begin < region.rows.end && region.rows.begin < other.key_rows.end) {
+            ASSERT_EQ(&other, &step) << describe(c);
+          }
+        });
+      });
+    });
+    before = &step;
+  });
+}
+
+/// Every transfer is posted once, at its start; every receive arrives once, at its due tick: for a step that
+/// awaits it, or at the end.
 void check_lists(const ScheduleCase& c, const schedule::RankSchedule& s) {
   std::vector<int> posted(s.transfers.size(), 0), arrived(s.transfers.size(), 0), ran(s.steps.size(), 0);
   for (std::size_t t = 0; t < s.ticks.size(); ++t) {
@@ -64,14 +97,18 @@ void check_lists(const ScheduleCase& c, const schedule::RankSchedule& s) {
       ASSERT_LT(m.due, static_cast<std::int32_t>(s.ticks.size())) << describe(c);
       ++posted.at(static_cast<std::size_t>(i));
     });
-    for_each(s.steps, s.ticks[t].steps,
-             [&](const schedule::Step&, std::int32_t i) { ++ran.at(static_cast<std::size_t>(i)); });
-    for_each(s.arrivals, s.ticks[t].arrivals, [&](std::int32_t i, std::int32_t) {
+    const auto arrive = [&](std::int32_t i, std::int32_t) {
       const schedule::Transfer& m = s.transfers.at(static_cast<std::size_t>(i));
       ASSERT_EQ(m.due, static_cast<std::int32_t>(t)) << describe(c);
       ASSERT_FALSE(m.send);
       ++arrived.at(static_cast<std::size_t>(i));
+    };
+    for_each(s.steps, s.ticks[t].steps, [&](const schedule::Step& step, std::int32_t i) {
+      ++ran.at(static_cast<std::size_t>(i));
+      for_each(s.gates, step.gates, arrive);
     });
+    for_each(s.arrivals, s.ticks[t].arrivals, arrive);
+    check_list_steps(c, s, s.ticks[t]);
   }
   for (std::size_t i = 0; i < s.transfers.size(); ++i) {
     ASSERT_EQ(posted[i], 1) << describe(c);
@@ -93,6 +130,7 @@ class Accesses {
  public:
   Accesses(const ScheduleCase& c, const schedule::RankSchedule& s)
       : case_(c), s_(s), list_(s.buffers.size()) {
+    for (const std::int32_t gate : s.gates) gates_.insert(&s.transfers.at(static_cast<std::size_t>(gate)));
     for (const schedule::Transfer& t : s.transfers) transfer(t);
     for (const schedule::Keep& k : s.keeps) keep(k);
     for (std::size_t t = 0; t < s.ticks.size(); ++t)
@@ -143,14 +181,14 @@ class Accesses {
   void note(schedule::BufferId id, const Access& a) { list_.at(static_cast<std::size_t>(id)).push_back(a); }
 
   /// A send reads until it is waited for. A receive without a stage may be written at any time until it is
-  /// applied; else only then.
+  /// applied; else only then. What a step awaits is there before it (check_list_steps).
   void transfer(const schedule::Transfer& t) {
     const bool direct = t.write_mode == WriteMode::overwrite && t.stage < 0;
     Access a;
     a.write = !t.send;
     a.ordered = !t.send && !direct;
     a.from = a.ordered ? 4 * t.due + 2 : 4 * t.start;
-    a.to = t.send ? 4 * t.due + 3 : 4 * t.due + 2;
+    a.to = t.send ? 4 * t.due + 3 : 4 * t.due + (gates_.contains(&t) ? 0 : 2);
     for_each(s_.regions, t.regions, [&](const schedule::BufferRegion& region, std::int32_t) {
       a.rows = region.rows;
       a.heads = region.heads;
@@ -175,6 +213,10 @@ class Accesses {
     a.write = true;
     note(k.to, a);
   }
+  /// Rows of a buffer that a slice of a step counts from those of its block.
+  [[nodiscard]] static Range rows_of(Range block, i64 row, i64 count) {
+    return {block.begin + row, block.begin + row + count};
+  }
   void touch(schedule::BufferId id, Range rows, Range heads, std::int32_t tick, bool write) {
     note(id, {rows, heads, 4 * tick + 1, 4 * tick + 1, write, true});
   }
@@ -183,7 +225,7 @@ class Accesses {
       for (schedule::BufferId id : {x[Tensor::o], x[Tensor::lse]})
         touch(id, {0, buffer_of(s_, id).rows}, x.query_heads, t, true);
     for_each(s_.slices, x.slices, [&](const schedule::Slice& s, std::int32_t) {
-      const Range queries{s.q_row, s.q_row + s.q_count}, keys{s.k_row, s.k_row + s.k_count};
+      const Range queries{s.q_row, s.q_row + s.q_count}, keys = rows_of(x.key_rows, s.k_row, s.k_count);
       touch(x[Tensor::q], queries, x.query_heads, t, false);
       for (schedule::BufferId id : {x[Tensor::k], x[Tensor::v]}) touch(id, keys, x.kv_heads, t, false);
       for (schedule::BufferId id : {x[Tensor::o], x[Tensor::lse]}) touch(id, queries, x.query_heads, t, true);
@@ -196,12 +238,11 @@ class Accesses {
     touch(x[Tensor::delta], rows, x.query_heads, t, true);
   }
   void attend_grad(const schedule::Step& x, std::int32_t t) {
-    if (x.overwrite || x.overwrite_dkv)
-      for (schedule::BufferId id : {x[Tensor::dk], x[Tensor::dv]})
-        touch(id, {0, buffer_of(s_, id).rows}, x.kv_heads, t, true);
+    if (x.overwrites_dkv())
+      for (schedule::BufferId id : {x[Tensor::dk], x[Tensor::dv]}) touch(id, x.dk_rows, x.kv_heads, t, true);
     for_each(s_.slices, x.slices, [&](const schedule::Slice& s, std::int32_t) {
-      const Range queries{s.q_row, s.q_row + s.q_count}, keys{s.k_row, s.k_row + s.k_count},
-          sums{s.dk_row, s.dk_row + s.k_count};
+      const Range queries{s.q_row, s.q_row + s.q_count}, keys = rows_of(x.key_rows, s.k_row, s.k_count),
+                                                         sums = rows_of(x.dk_rows, s.dk_row, s.k_count);
       for (schedule::BufferId id : {x[Tensor::q], x[Tensor::d_o], x[Tensor::lse],
                                     x[Tensor::delta] < 0 ? x[Tensor::o] : x[Tensor::delta]})
         touch(id, queries, x.query_heads, t, false);
@@ -215,6 +256,7 @@ class Accesses {
   const schedule::RankSchedule& s_;
   std::vector<std::vector<Access>> list_;
   std::set<schedule::BufferId> kept_;
+  std::set<const schedule::Transfer*> gates_;
 };
 
 void check(const ScheduleCase& c, schedule::PeerReach reach = schedule::PeerReach::all) {

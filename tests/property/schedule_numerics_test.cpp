@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
+#include <map>
 
 namespace usp::test {
 namespace {
@@ -40,8 +40,7 @@ TEST(ScheduleNumerics, EveryMeshOfUpToTwelveRanks) {
     }
 }
 
-/// Partial dK and dV of a block begin with the step that adds to them first, or with zeros where there is
-/// none.
+/// Partial dK and dV of blocks begin with the steps that add to them first, or with zeros where one has none.
 TEST(ScheduleNumerics, StepsWriteTheFirstPartialOfABlock) {
   CaseGenerator g(11);
   i64 written = 0, zeroed = 0;
@@ -49,14 +48,14 @@ TEST(ScheduleNumerics, StepsWriteTheFirstPartialOfABlock) {
     const ScheduleCase c = g.draw();
     const Expanded all(c);
     for (const schedule::RankSchedule& s : all.of(Pass::backward)) {
-      std::set<schedule::BufferId> begun;
+      std::map<schedule::BufferId, i64> begun;  // rows
       for (const schedule::Step& step : s.steps)
-        if (step.overwrite_dkv) begun.insert(step[Tensor::dk]);
+        if (step.overwrite_dkv) begun[step[Tensor::dk]] += step.dk_rows.size();
       for (std::size_t b = 0; b < s.buffers.size(); ++b) {
         const schedule::Buffer& buffer = s.buffers[b];
         if (buffer.name.tensor != Tensor::dk || buffer.rows == 0 || buffer.heads.empty()) continue;
         if (buffer.name.place < BufferSlot::acc0 || buffer.name.place > BufferSlot::acc_outer1) continue;
-        const bool by_step = begun.count(static_cast<schedule::BufferId>(b)) != 0;
+        const bool by_step = begun[static_cast<schedule::BufferId>(b)] == buffer.rows;
         EXPECT_EQ(by_step, buffer.fill == schedule::Fill::nan) << describe(c);
         ++(by_step ? written : zeroed);
       }

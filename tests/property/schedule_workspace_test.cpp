@@ -136,6 +136,7 @@ class Fingerprint {
     for (const schedule::Step& step : s.steps) this->step(step);
     for (const schedule::Tick& t : s.ticks) list(t.posts), list(t.steps), list(t.arrivals);
     for (std::int32_t i : s.arrivals) add(i);
+    for (std::int32_t i : s.gates) add(i);
     for (const schedule::BufferRegion& b : s.regions) add(b.buffer), range(b.rows), range(b.heads);
     for (const schedule::Piece& p : s.pieces) add(p.ring_row, p.row), range(p.slots);
     for (const schedule::Slice& x : s.slices)
@@ -154,8 +155,9 @@ class Fingerprint {
   void step(const schedule::Step& x) {
     for (const char letter : x.operation->word) add(letter);
     for (const schedule::BufferId id : x.buffers) add(id);
-    add(x.overwrite, x.overwrite_dkv);
-    range(x.query_heads), range(x.kv_heads), list(x.slices);
+    add(x.work, x.overwrite, x.overwrite_dkv, x.joined);
+    range(x.query_heads), range(x.kv_heads), range(x.key_rows), range(x.dk_rows);
+    list(x.slices), list(x.gates);
   }
   std::vector<i64> numbers_;
 };

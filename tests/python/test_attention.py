@@ -26,6 +26,7 @@ FACTORS = {
     "layout": ["contiguous", "zigzag", "striped", "balanced"],
     "method": ["ring", "ring_direct", "all_gather_kv"],
     "keep_entry": [True, False],
+    "gated": [False, True],
 }
 
 
@@ -70,8 +71,9 @@ def test_beside_dense_attention(case):
         if own_sinks is not None:
             d_sinks.append(own_sinks.grad.double())
 
+    gated = case["gated"] and case["method"] == "all_gather_kv" and case["mesh"][0] > 1
     usp.run_threads(case["mesh"][0] * case["mesh"][1], body, ring=case["mesh"][0], ulysses=case["mesh"][1],
-                    layout=case["layout"], method=case["method"], keep_entry=case["keep_entry"])
+                    layout=case["layout"], method=case["method"], keep_entry=case["keep_entry"], gated=gated)
     for name in expected:
         assert rms_ratio(found[name], expected[name]) <= BOUNDS[dtype], name
     if case["sinks"]:

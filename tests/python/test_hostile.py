@@ -94,7 +94,7 @@ def test_layout():
 def test_mesh():
     refused = attack(lambda **options: usp.Mesh.create(**options).close(), dict(
         device_mesh=None, plan=None, ring=1, ulysses=1, layout="zigzag", method="ring", dkv_return="circulate",
-        backend="auto", ring_transport="auto", ulysses_transport="auto", keep_entry=True, capacity_tokens=64,
+        backend="auto", ring_transport="auto", ulysses_transport="auto", keep_entry=True, gated=False, capacity_tokens=64,
         watchdog_s=60.0, check=True))
     assert all(refused.values()), refused
     refused = attack(lambda **options: usp.Mesh.from_env(**options).close(), dict(
@@ -107,7 +107,7 @@ def test_mesh():
 def test_threads():
     ran = []
     arguments = dict(ranks=2, body=ran.append, ring=2, ulysses=1, layout="zigzag", method="ring", dkv_return="circulate",
-                     keep_entry=True, plan=None, seed=0, backend="cpu", watchdog_s=5.0, capacity_tokens=None, check=True)
+                     keep_entry=True, gated=False, plan=None, seed=0, backend="cpu", watchdog_s=5.0, capacity_tokens=None, check=True)
     refused = attack(usp.run_threads, arguments, own={"body": int})
     assert all(refused.values()) and ran, refused
     for ranks in (0, -1, 1.0):

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 namespace usp {
 namespace {
@@ -42,8 +43,11 @@ TEST(DryCall, TellsRankByRank) {
 }
 
 TEST(DryCall, CountsWhatTheSchedulesSay) {
-  for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv}) {
-    const AttentionPlan plan = plan_of({1, 40, 2}, method);
+  for (const auto& [method, gated] :
+       {std::pair(Method::ring, false), std::pair(Method::ring_direct, false),
+        std::pair(Method::all_gather_kv, false), std::pair(Method::all_gather_kv, true)}) {
+    AttentionPlan plan = plan_of({1, 40, 2}, method);
+    plan.gated = gated;
     const RunResult run = dry_run_call(plan, one_document(), true);
     const schedule::TokenMap geometry(plan, one_document());
     schedule::CompactSchedule compact;

@@ -60,6 +60,9 @@ class WatchedChannels final : public comm::Channels {
     }
     inner_->start(starts, count);
   }
+  [[nodiscard]] std::optional<comm::ReceiveGate> gate(std::int32_t channel) override {
+    return inner_->gate(channel);
+  }
   i64 wait(std::int32_t channel) override { return inner_->wait(channel); }
   void progress() override { inner_->progress(); }
 

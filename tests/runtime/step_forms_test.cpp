@@ -23,8 +23,10 @@ class OfRows final : public PreparedOperation {
   ~OfRows() override { --alive_; }
   OfRows(const OfRows&) = delete;
   OfRows& operator=(const OfRows&) = delete;
-  [[nodiscard]] bool fits(const StepCall& call) const override { return call[Tensor::q].rows == rows_; }
-  void run(const StepCall&) override {}
+  [[nodiscard]] bool fits(const StepList& list) const override {
+    return list.front()[Tensor::q].rows == rows_;
+  }
+  void run(const StepList&) override {}
 
  private:
   i64 rows_;
@@ -32,14 +34,14 @@ class OfRows final : public PreparedOperation {
 };
 
 struct Calls {
-  StepCall of(i64 rows) {
+  StepList of(i64 rows) {
     std::vector<kernels::View>& v = views.emplace_back(tensor_count);
     v[static_cast<std::size_t>(Tensor::q)].rows = rows;
-    StepCall call;
-    call.views = v.data();
-    return call;
+    steps.emplace_back().views = v.data();
+    return {&steps.back()};
   }
   std::list<std::vector<kernels::View>> views;
+  std::list<StepCall> steps;
 };
 
 TEST(StepForms, KeepTheFormsUsedLastAndThoseOfGraphs) {
@@ -70,9 +72,9 @@ std::atomic<int>& prepared_steps() {
 
 /// The kernels of the library, which count what they prepare.
 template <std::size_t operation>
-std::unique_ptr<PreparedOperation> counted(kernels::AttentionKernel& kernel, const StepCall& call) {
+std::unique_ptr<PreparedOperation> counted(kernels::AttentionKernel& kernel, const StepList& list) {
   ++prepared_steps();
-  return operation_kernels()[operation].prepare(kernel, call);
+  return operation_kernels()[operation].prepare(kernel, list);
 }
 
 /// One rank's forward pass, whose rows of q, k and v lie so many elements apart.

@@ -15,10 +15,10 @@ struct GpuRank {
   std::unique_ptr<kernels::Memory> memory;
   std::unique_ptr<comm::DataPlane> data_plane;
 
-  explicit GpuRank(comm::Communicator& control)
+  explicit GpuRank(comm::Communicator& control, const comm::CopyEngineOptions& options = {})
       : stream(control.rank() % device::device_count()),
         memory(kernels::make_cuda_memory(stream)),
-        data_plane(comm::make_copy_engine_data_plane(control, stream)) {}
+        data_plane(comm::make_copy_engine_data_plane(control, stream, options)) {}
 };
 
 }  // namespace usp::test

@@ -172,13 +172,14 @@ class RankState {
 
   /// Calls f(query row, key row, gradient row of the key) for every visible pair, slice by slice.
   template <class F>
-  void pairs(schedule::ListRef slices, const F& f) {
-    for (std::int32_t n = 0; n < slices.count; ++n) {
-      const schedule::Slice& s = schedule(pass_).slices[static_cast<std::size_t>(slices.begin + n)];
+  void pairs(const schedule::Step& step, const F& f) {
+    for (std::int32_t n = 0; n < step.slices.count; ++n) {
+      const schedule::Slice& s = schedule(pass_).slices[static_cast<std::size_t>(step.slices.begin + n)];
       for (i64 i = 0; i < s.q_count; ++i)
         for (i64 j = 0; j < s.k_count; ++j) {
           const i64 diff = s.q_pos + i * s.q_step - s.k_pos - j * s.k_step;
-          if (diff >= s.diff_min && diff <= s.diff_max) f(s.q_row + i, s.k_row + j, s.dk_row + j);
+          if (diff >= s.diff_min && diff <= s.diff_max)
+            f(s.q_row + i, step.key_rows.begin + s.k_row + j, step.dk_rows.begin + s.dk_row + j);
         }
     }
   }
@@ -188,10 +189,10 @@ class RankState {
     return sum * problem_->scale;
   }
 
-  void zero(schedule::BufferId id, Range heads) {
+  void zero(schedule::BufferId id, Range rows, Range heads) {
     Array& a = array(id);
     for (i64 b = 0; b < a.batch; ++b)
-      for (i64 r = 0; r < a.rows; ++r)
+      for (i64 r = rows.begin; r < rows.end; ++r)
         for (i64 h = heads.begin; h < heads.end; ++h)
           for (i64 w = 0; w < a.width; ++w) a.at(b, r, h - head0(id), w) = 0;
   }
@@ -201,7 +202,7 @@ class RankState {
     Array &q = array(s[Tensor::q]), &k = array(s[Tensor::k]), &v = array(s[Tensor::v]),
           &o = array(s[Tensor::o]), &lse = array(s[Tensor::lse]);
     if (s.overwrite) {
-      zero(s[Tensor::o], s.query_heads);
+      zero(s[Tensor::o], {0, o.rows}, s.query_heads);
       for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head)
         for (i64 b = 0; b < lse.batch; ++b)
           for (i64 r = 0; r < lse.rows; ++r)
@@ -212,7 +213,7 @@ class RankState {
     for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head) {
       const i64 h = head - head0(s[Tensor::q]), kh = head / group - head0(s[Tensor::k]),
                 oh = head - head0(s[Tensor::o]);
-      pairs(s.slices, [&](i64 i, i64 j, i64) {
+      pairs(s, [&](i64 i, i64 j, i64) {
         for (i64 b = 0; b < q.batch; ++b) {
           const double x = score(q, b, i, h, k, j, kh), old = lse.at(b, i, oh, 0);
           const double top = std::max(x, old),
@@ -255,15 +256,15 @@ class RankState {
       return sum;
     };
     Array &dq = array(s[Tensor::dq]), &dk = array(s[Tensor::dk]), &dv = array(s[Tensor::dv]);
-    if (s.overwrite) zero(s[Tensor::dq], s.query_heads);
-    if (s.overwrite || s.overwrite_dkv) {
-      zero(s[Tensor::dk], s.kv_heads);
-      zero(s[Tensor::dv], s.kv_heads);
+    if (s.overwrite) zero(s[Tensor::dq], {0, dq.rows}, s.query_heads);
+    if (s.overwrites_dkv()) {
+      zero(s[Tensor::dk], s.dk_rows, s.kv_heads);
+      zero(s[Tensor::dv], s.dk_rows, s.kv_heads);
     }
     for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head) {
       const i64 h = head - head0(s[Tensor::q]), kh = head / group - head0(s[Tensor::k]),
                 dkh = head / group - head0(s[Tensor::dk]);
-      pairs(s.slices, [&](i64 i, i64 j, i64 out) {
+      pairs(s, [&](i64 i, i64 j, i64 out) {
         for (i64 b = 0; b < q.batch; ++b) {
           const double p =
               std::exp(score(q, b, i, h, k, j, kh) - lse.at(b, i, head - head0(s[Tensor::lse]), 0));
@@ -298,8 +299,8 @@ using Network = std::map<MessageKey, std::vector<double>>;
 using Courier =
     std::function<int(Network&, const MessageKey&, const schedule::RankSchedule&, const schedule::Transfer&)>;
 
-/// Runs one pass on all ranks in lock step: posts, then steps, then arrivals of every tick. Throws when a
-/// message is missing or left over.
+/// Runs one pass on all ranks in lock step: posts, then steps, each behind the receives that it awaits, then
+/// arrivals of every tick. Throws when a message is missing or left over.
 inline void run_pass(std::vector<RankState>& ranks, Pass pass, const Problem& problem,
                      const std::vector<Array>& d_o, const Courier& courier = {}) {
   Network network;
@@ -317,20 +318,24 @@ inline void run_pass(std::vector<RankState>& ranks, Pass pass, const Problem& pr
         if (m.send) network[{m.move, static_cast<int>(p), m.peer}] = ranks[p].read(m);
       }
     }
+    const auto arrive = [&](std::size_t p, std::int32_t transfer) {
+      const schedule::RankSchedule& s = ranks[p].schedule(pass);
+      const schedule::Transfer& m = s.transfers[static_cast<std::size_t>(transfer)];
+      const MessageKey key{m.move, m.peer, static_cast<int>(p)};
+      if (network.count(key) == 0) throw std::runtime_error("a receive has no send");
+      for (int n = courier ? courier(network, key, s, m) : 1; n > 0; --n) ranks[p].apply(m, network.at(key));
+      network.erase(key);
+    };
+    for (std::size_t p = 0; p < ranks.size(); ++p) {
+      const schedule::RankSchedule& s = ranks[p].schedule(pass);
+      for_each(s.steps, list(p, t).steps, [&](const schedule::Step& step, std::int32_t) {
+        for_each(s.gates, step.gates, [&](std::int32_t gate, std::int32_t) { arrive(p, gate); });
+        ranks[p].run(step);
+      });
+    }
     for (std::size_t p = 0; p < ranks.size(); ++p)
-      for (std::int32_t i = 0; i < list(p, t).steps.count; ++i)
-        ranks[p].run(ranks[p].schedule(pass).steps[static_cast<std::size_t>(list(p, t).steps.begin + i)]);
-    for (std::size_t p = 0; p < ranks.size(); ++p)
-      for (std::int32_t i = 0; i < list(p, t).arrivals.count; ++i) {
-        const schedule::RankSchedule& s = ranks[p].schedule(pass);
-        const schedule::Transfer& m = s.transfers[static_cast<std::size_t>(
-            s.arrivals[static_cast<std::size_t>(list(p, t).arrivals.begin + i)])];
-        const MessageKey key{m.move, m.peer, static_cast<int>(p)};
-        if (network.count(key) == 0) throw std::runtime_error("a receive has no send");
-        for (int n = courier ? courier(network, key, s, m) : 1; n > 0; --n)
-          ranks[p].apply(m, network.at(key));
-        network.erase(key);
-      }
+      for_each(ranks[p].schedule(pass).arrivals, list(p, t).arrivals,
+               [&](std::int32_t transfer, std::int32_t) { arrive(p, transfer); });
   }
   if (!network.empty()) throw std::runtime_error("a message was sent and never received");
 }

@@ -6,6 +6,8 @@
 
 #include "usp/kernels/score_terms.hpp"
 
+#include <utility>
+
 namespace usp::test {
 
 /// How a caller's tensors lie in memory.
@@ -43,10 +45,11 @@ struct Factors {
     replicated,
     return_lse,
     split_own_block,
+    gated,
     count
   };
   [[nodiscard]] static std::vector<int> levels() {
-    return {4, 4, 3, 5, 3, 2, 8, 3, 4, 2, 3, 3, 2, 2, 2, 2, 2, 2, 2, 3, 2, 2};
+    return {4, 4, 3, 5, 3, 2, 8, 3, 4, 2, 3, 3, 2, 2, 2, 2, 2, 2, 2, 3, 2, 2, 2};
   }
 };
 
@@ -131,12 +134,27 @@ inline void set_tokens(RuntimeCase& c, const std::vector<int>& row, CaseGenerato
   plan.sink = row[Factors::sink] == 1;
   plan.return_lse = row[Factors::return_lse] == 1;
   plan.split_own_block = row[Factors::split_own_block] == 1 && schedule::may_split_own_block(plan);
+  plan.gated = row[Factors::gated] == 1 && schedule::may_gate(plan);
   plan.score.softcap = row[Factors::softcap] == 1 ? 1.5 : 0;
   plan.score.alibi = row[Factors::alibi] == 1;
   plan.score.dropout = row[Factors::dropout] == 1 ? 0.3 : 0;
   plan.score.block_tokens = row[Factors::blocks] == 1 ? 3 : 0;
   c.order = static_cast<MemoryOrder>(row[Factors::order]);
   case_detail::set_tokens(c, row, draw);
+  return c;
+}
+
+/// Packed causal documents on a mesh whose ranks await the blocks of one another inside a call.
+[[nodiscard]] inline RuntimeCase gated_case(int ring, int ulysses, const AttentionShape& shape,
+                                            std::vector<i64> cu_seqlens) {
+  RuntimeCase c;
+  c.plan.mesh = {1, ring, ulysses};
+  c.plan.method = Method::all_gather_kv;
+  c.plan.gated = true;
+  c.plan.shape = shape;
+  c.plan.band = {0, unbounded};
+  c.documents = Documents::packed(std::move(cu_seqlens));
+  c.seed = 21;
   return c;
 }
 

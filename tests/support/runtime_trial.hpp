@@ -193,6 +193,7 @@ struct TrialErrors {
   std::string rows;   ///< what this rank sees beyond its bound in some row and head, in words
   std::string bytes;  ///< first difference between planned and executed bytes on this rank
   i64 workspace = 0, touched[2] = {0, 0}, planned[2] = {0, 0};
+  i64 gated_calls[2] = {0, 0};
   std::vector<std::byte> bits;  ///< everything this rank computed
   [[nodiscard]] double worst() const { return std::max({o, lse, dq, dk, dv, d_sink}); }
 };
@@ -313,6 +314,7 @@ struct TrialTensors {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     e.touched[pass == Pass::forward ? 0 : 1] = op.record(pass).touched_bytes;
     e.planned[pass == Pass::forward ? 0 : 1] = op.record(pass).workspace_bytes;
+    e.gated_calls[pass == Pass::forward ? 0 : 1] = op.record(pass).gated_calls;
   }
   e.bits = t.bits();
   if (!verify) return e;

@@ -21,7 +21,7 @@ struct ScheduleCase {
 /// Draws legal problems over everything a schedule supports: small enough to run densely, odd enough to hurt.
 class CaseGenerator {
  public:
-  explicit CaseGenerator(std::uint64_t seed) : random_(seed) {}
+  explicit CaseGenerator(std::uint64_t seed) : random_(seed), gated_(seed) {}
 
   [[nodiscard]] i64 between(i64 low, i64 high) {
     return std::uniform_int_distribution<i64>(low, high)(random_);
@@ -58,6 +58,7 @@ class CaseGenerator {
     if (plan.method == Method::ring_direct || plan.method == Method::all_gather_kv)
       plan.dkv_return = DkvReturn::circulate;
     plan.split_own_block = schedule::may_split_own_block(plan) && chance(0.5);
+    plan.gated = schedule::may_gate(plan) && std::bernoulli_distribution(0.6)(gated_);
     draw_tokens(c);
     return c;
   }
@@ -131,6 +132,7 @@ class CaseGenerator {
   }
 
   std::mt19937_64 random_;
+  std::mt19937_64 gated_;  ///< apart, so that it changes nothing else
 };
 
 [[nodiscard]] inline std::string describe(const ScheduleCase& c) {
@@ -142,9 +144,9 @@ class CaseGenerator {
          std::to_string(p.shape.kv_tokens) + " chunks " + std::to_string(p.head_chunks) + " prune " +
          std::to_string(p.prune) + " keep " + std::to_string(p.save_exchanged_qkv) + " return " +
          std::to_string(static_cast<int>(p.dkv_return)) + " split " + std::to_string(p.split_own_block) +
-         " documents " + std::to_string(c.documents.count()) + " replicated " +
-         std::to_string(p.replicated_q.size()) + "/" + std::to_string(p.replicated_k.size()) + " sink " +
-         std::to_string(p.sink);
+         " gated " + std::to_string(p.gated) + " documents " + std::to_string(c.documents.count()) +
+         " replicated " + std::to_string(p.replicated_q.size()) + "/" +
+         std::to_string(p.replicated_k.size()) + " sink " + std::to_string(p.sink);
 }
 
 }  // namespace usp::test

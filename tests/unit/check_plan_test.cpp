@@ -43,6 +43,21 @@ TEST(CheckPlan, ADoubleRingWithoutAnInnerOneIsNoPlainRing) {
   EXPECT_EQ(field_of([](AttentionPlan& plan) { plan.mesh = {1, 1, 8}; }), "") << "one row: nothing travels";
 }
 
+/// Blocks that a call awaits come from their owners, to memory that holds them all.
+TEST(CheckPlan, OnlyGatheredBlocksAreGated) {
+  const auto gated = [](Method method, Mesh mesh) {
+    return field_of([&](AttentionPlan& plan) {
+      plan.method = method, plan.mesh = mesh;
+      plan.gated = true;
+    });
+  };
+  EXPECT_EQ(gated(Method::all_gather_kv, {1, 4, 2}), "");
+  EXPECT_EQ(gated(Method::all_gather_kv, {1, 1, 8}), "gated");
+  EXPECT_EQ(gated(Method::ring, {1, 4, 2}), "gated");
+  EXPECT_EQ(gated(Method::ring_direct, {1, 4, 2}), "gated");
+  EXPECT_EQ(gated(Method::double_ring, {2, 2, 2}), "gated");
+}
+
 /// Rows that GPU kernels number in 31 bits: the last count that fits, and the next.
 TEST(CheckPlan, GpuRowsOfAStep) {
   AttentionPlan plan;

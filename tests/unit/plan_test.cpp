@@ -217,6 +217,21 @@ TEST(PlanFile, EchoesItsInputs) {
   EXPECT_EQ(one.inputs.fixed.ring, 3);
 }
 
+/// The planner never chooses gates by itself, and a plan file keeps those that were asked for.
+TEST(PlanFile, HoldsGates) {
+  Call call(6, 28, 4, 4096);
+  EXPECT_FALSE(plan_attention(call.mesh(3, 2).request).best().plan.gated);
+  call.request.fixed.gated = true;
+  const PlanFile file = make_plan_file(call.request, plan_attention(call.mesh(3, 2).request).best());
+  EXPECT_TRUE(file.layers.front().plan.gated);
+  EXPECT_EQ(file.layers.front().plan.method, Method::all_gather_kv);
+  const PlanFile read = read_plan(write_plan(file), "plan");
+  EXPECT_TRUE(read.layers.front().plan.gated);
+  EXPECT_TRUE(read.inputs.fixed.gated);
+  call.request.fixed.method = Method::ring;
+  EXPECT_THROW((void)plan_attention(call.mesh(3, 2).request), Error);
+}
+
 TEST(PlanFile, EveryChangeIsRefused) {
   Call call(6, 28, 4, 4096);
   const std::string text =

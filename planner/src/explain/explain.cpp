@@ -71,9 +71,13 @@ std::string ranks_table(const PlanFile& plan, const ExplainView& view) {
   return text;
 }
 
+std::string ranks_text(const std::vector<int>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") +
+         (ranks.size() > 16 ? fmt::format("{} of them", ranks.size()) : rank_list(ranks));
+}
+
 std::string peers_text(const MessageView& m) {
-  return (m.peers.size() == 1 ? "rank " : "ranks ") +
-         (m.peers.size() > 16 ? fmt::format("{} of them", m.peers.size()) : rank_list(m.peers));
+  return ranks_text(m.peers);
 }
 
 std::string message_text(const MessageView& m, bool arrival) {
@@ -88,7 +92,10 @@ std::string message_text(const MessageView& m, bool arrival) {
 
 std::string step_text(const StepView& step) {
   if (step.kind == "delta") return "delta: rowsum(dO * O) for query heads " + heads_text(step.query_heads);
-  return fmt::format("{}: query heads {}, kv heads {}, {}, {} {} per head, by {}{}", step.kind,
+  std::string kind = step.kind;
+  if (step.joined) kind += ", in the same call";
+  if (!step.awaits.empty()) kind += fmt::format(", once k v of {} landed", ranks_text(step.awaits));
+  return fmt::format("{}: query heads {}, kv heads {}, {}, {} {} per head, by {}{}", kind,
                      heads_text(step.query_heads), heads_text(step.kv_heads), counted(step.slices, "slice"),
                      fits(step.pairs) ? std::to_string(static_cast<i64>(step.pairs))
                                       : format_fixed(static_cast<double>(step.pairs), 0),
@@ -183,6 +190,8 @@ Json step_json(const StepView& s) {
     if (is_fallback(fallback))
       json["slices_to_" + std::string(word_of(fallback))] = s.left_to == fallback ? s.backend.left : 0;
   json["reason"] = s.reason.empty() ? Json(nullptr) : Json(s.reason);
+  json["joined"] = s.joined;
+  json["awaits"] = s.awaits;
   return json;
 }
 

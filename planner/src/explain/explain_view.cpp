@@ -82,6 +82,11 @@ class Viewer {
     view.query_heads = step.query_heads;
     if (!step.operation->has_pairs) return view;
     view.kv_heads = step.kv_heads;
+    view.joined = step.joined;
+    for (int i = 0; i < step.gates.count; ++i) {
+      const schedule::Transfer& gate = s_.transfers[at(s_.gates[at(step.gates.begin + i)])];
+      if (gate.peer != s_.rank) view.awaits.push_back(gate.peer);
+    }
     view.slices = static_cast<std::size_t>(step.slices.count);
     view.backend = step.backend;
     if (step.backend.use == s_.backend.of(s_.pass) && step.backend.left > 0)
@@ -148,6 +153,28 @@ std::string layout_words(const AttentionPlan& a, int ring) {
   throw InternalError("a layout without words");
 }
 
+/// What the runtime decides by, when a call is made.
+std::string gated_words(const AttentionPlan& a) {
+  const std::string_view name = word_of(a.backend);
+  std::string text =
+      "gated: one call attends the own block and then each remote one, in the order of the ring, as it lands";
+  const bool forward = a.backend.of(Pass::forward)->waits_inside,
+             backward = a.backend.of(Pass::backward)->waits_inside;
+  if (forward && backward)
+    text += fmt::format("; {} waits inside its launches", name);
+  else if (forward)
+    text +=
+        fmt::format("; {} waits inside its launch forward, and backward launches a kernel per block", name);
+  else
+    text += fmt::format("; {} launches a kernel per block, each behind its arrival", name);
+  if (a.backend->on_gpu)
+    text +=
+        ". Transfers by NCCL, ranks that share a GPU, and CUDA graphs have no gates: there the call runs "
+        "behind "
+        "the arrival of all its blocks";
+  return text;
+}
+
 std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer,
                              const schedule::TokenMap& geometry) {
   const AttentionPlan& a = layer.plan;
@@ -176,6 +203,7 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer,
         a.dkv_return == DkvReturn::direct || !a.method->partials_travel
             ? "dK and dV of a block go straight home after each unit; the owner adds them in order"
             : "dK and dV ride on with their block, one hop behind it, and then go home");
+  if (a.gated) lines.push_back(gated_words(a));
   if (plan.training && a.split_own_block)
     lines.emplace_back(
         "the own block is attended in two halves of its heads backward, the second while the last dK and dV "

@@ -41,6 +41,8 @@ struct StepView {
   schedule::StepBackend backend;
   std::optional<Backend> left_to;  ///< what takes the slices that a backend leaves; empty: it leaves none
   std::string reason;              ///< of the backend; empty: the plan asks for no other
+  bool joined = false;             ///< in the call of the step before
+  std::vector<int> awaits;         ///< ranks whose keys it awaits, one after another
 };
 
 struct BindView {

@@ -182,6 +182,9 @@ class Exporter {
     if (plan_.training && plan.dkv_return != here.dkv_return && plan.method->partials_travel)
       differs(result_, fmt::format("dK/dV return {}", word_of(plan.dkv_return)),
               std::string(word_of(here.dkv_return)));
+    if (plan.gated)
+      differs(result_, "remote keys are attended in the call of the own ones, as they land",
+              "calls wait for the keys that they attend");
     if (plan.prune) differs(result_, "only key rows that some mask sees are sent", "all are sent");
   }
 

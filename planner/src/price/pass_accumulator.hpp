@@ -25,6 +25,7 @@ struct TickTransfers {
   std::vector<Send> sends;
   std::vector<Arrival> arrivals;
   double packing_s = 0, arrived_s = 0;  ///< kernels before the transfers, and on all arrivals
+  double gated_s = 0;                   ///< of those that steps of the tick await
   double bytes = 0, comm_s = 0, band = 0;
   bool at_once = true;      ///< all are due in the tick in which they start
   bool priced = false;      ///< the tick is known where links are idle before it, and so after it
@@ -33,11 +34,18 @@ struct TickTransfers {
   void clear() {
     sends.clear();
     arrivals.clear();
-    packing_s = arrived_s = bytes = comm_s = band = 0;
+    packing_s = arrived_s = gated_s = bytes = comm_s = band = 0;
     at_once = true;
     priced = false;
   }
 };
+
+/// How much of the gated transfers of its tick a computation awaits: they bring blocks in the order of the
+/// list, one after another.
+[[nodiscard]] inline double share_awaited(const schedule::ComputeOp& w, const Mesh& mesh) {
+  if (!w.in_list || w.offsets.begin == 0) return 0;
+  return static_cast<double>(w.offsets.begin) / (mesh.ring() - 1);
+}
 
 /// Sums the costs of the transfers and kernels of one pass. Reused over passes: it does not allocate after
 /// the first ones.
@@ -55,6 +63,7 @@ class PassAccumulator {
     serial_.start(ticks);
     compute_ = bytes_ = with_ = without_ = arrived_s_ = 0;
     posts_.clear();
+    waits_.clear();
     last_ = nullptr;
     cache_.fill({});
     result_ = {};
@@ -73,12 +82,18 @@ class PassAccumulator {
     post.pairs = move.pairs;
     post.peers = move.peers;
     post.write_mode = move.write_mode;
+    post.gated = move.gated;
   }
 
   void work(const Estimate& estimate) {
     compute_ += estimate.seconds;
     result_.band += estimate.band * estimate.seconds;
     result_.extrapolation |= estimate.extrapolation;
+  }
+
+  /// The work that follows in this tick awaits a share of its gated transfers.
+  void await(double share) {
+    if (share > 0) waits_.push_back({share, compute_});
   }
 
   /// What was posted becomes exchanges, made in `out`, or those of the call before where the same was posted.
@@ -103,7 +118,7 @@ class PassAccumulator {
         bytes += posts_[i].bytes / rounds;
         pack_s += pack_seconds(posts_[i], rounds);
       } while (++i < posts_.size() && options_.packed && posts_[i].travels_with(first));
-      send(out, first.flight, time_of(first, bytes), rounds, pack_s);
+      send(out, first, time_of(first, bytes), rounds, pack_s);
       out.bytes += bytes * rounds * first.pattern->peers;
     }
     posts_.swap(last_posts_);
@@ -114,16 +129,23 @@ class PassAccumulator {
 
   /// Ends a tick in which `started` start. Most ticks of a ring repeat others: where links are idle before
   /// such a tick and all that starts is due in it, it costs what it did before.
+  ///
+  /// Where work awaits transfers of the tick, the tick lasts at least from when a share of them has landed
+  /// through all work behind that wait: max over waits of share * (seconds of the gated transfers) + work.
   void tick(int t, TickTransfers& started, std::vector<TickPrice>* ticks, bool show_serial) {
-    double compute = std::exchange(compute_, 0) + started.packing_s;
+    double compute = std::exchange(compute_, 0), least = 0;
+    for (const Wait& wait : waits_)
+      least = std::max(least, wait.share * started.gated_s + compute - wait.before_s);
+    compute += started.packing_s;
     if (compute > 0 && !started.sends.empty()) compute += tick_s_;
-    const bool alone = started.at_once && overlapped_.idle() && serial_.idle(t);
+    const bool alone = started.at_once && overlapped_.idle() && serial_.idle(t) && waits_.empty();
+    waits_.clear();
     if (!(alone && started.priced && compute == started.with.compute_s)) {
       for (const TickTransfers::Send& send : started.sends) {
         overlapped_.post(t + send.flight, send.intra_node_s, send.inter_node_s);
         serial_.post(t + send.flight, send.intra_node_s, send.inter_node_s);
       }
-      started.with = overlapped_.run(t, compute);
+      started.with = overlapped_.run(t, compute, least);
       started.without = serial_.run(t, compute);
       started.priced = alone;
     }
@@ -158,11 +180,16 @@ class PassAccumulator {
     std::uint8_t pairs = 1;
     schedule::Peers peers = schedule::Peers::self;
     WriteMode write_mode = WriteMode::overwrite;
+    bool gated = false;
     [[nodiscard]] bool travels_with(const Post& other) const {
       return pattern == other.pattern && peers == other.peers && flight == other.flight &&
-             write_mode == other.write_mode;
+             write_mode == other.write_mode && gated == other.gated;
     }
     friend bool operator==(const Post&, const Post&) = default;
+  };
+  struct Wait {
+    double share = 0;
+    double before_s = 0;  ///< work of the tick before it
   };
   struct CachedPrice {
     const TransferPattern* pattern = nullptr;
@@ -216,12 +243,13 @@ class PassAccumulator {
       out.arrivals.push_back({post.flight, post.staging.after_s});
   }
 
-  void send(TickTransfers& out, int flight, const TransferTime& time, double rounds, double pack_s) {
+  void send(TickTransfers& out, const Post& post, const TransferTime& time, double rounds, double pack_s) {
     const auto with_pack = [&](double seconds) { return seconds > 0 ? seconds * rounds + pack_s : 0; };
     const double intra_node_s = with_pack(time.intra_node_s), inter_node_s = with_pack(time.inter_node_s);
-    out.sends.push_back({flight, intra_node_s, inter_node_s});
-    out.at_once = out.at_once && flight == 0;
+    out.sends.push_back({post.flight, intra_node_s, inter_node_s});
+    out.at_once = out.at_once && post.flight == 0;
     const double longest = std::max(intra_node_s, inter_node_s);
+    if (post.gated) out.gated_s += longest;
     out.comm_s += longest;
     out.band += time.band * longest;
     result_.extrapolation |= time.extrapolation;
@@ -238,6 +266,7 @@ class PassAccumulator {
   std::vector<double> due_work_s_;  ///< the same by tick, where ticks are shown
   std::vector<Post> posts_;         ///< of this tick
   std::vector<Post> last_posts_;    ///< what `last_` was made of
+  std::vector<Wait> waits_;         ///< of this tick's work
   TickTransfers* last_ = nullptr;
   std::array<CachedPrice, 4> cache_;  ///< the few exchanges that the ticks of a pass repeat
   std::size_t oldest_ = 0;

@@ -4,7 +4,7 @@
 #include "pricer_state.hpp"
 
 #include <algorithm>
-#include <utility>
+#include <map>
 #include <vector>
 
 namespace usp {
@@ -33,8 +33,7 @@ PairsCall call_of(const schedule::RankSchedule& rank, const schedule::Step& step
   call.block.rows = static_cast<double>(schedule::total(rows));
   call.block.keys = static_cast<double>(schedule::total(keys));
   const BufferSlot place = rank.buffers[static_cast<std::size_t>(step[Tensor::k])].name.place;
-  call.results = {place == BufferSlot::row || place == BufferSlot::home,
-                  step.overwrite || step.overwrite_dkv};
+  call.results = {place == BufferSlot::row || place == BufferSlot::home, step.overwrites_dkv()};
   return call;
 }
 
@@ -86,20 +85,19 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
                staging_times(links_.calibration().kernel, staging, m, bytes, pattern.peers,
                              staging.copied > 0 ? own_bytes(context, m, pattern) : 0));
     }
-    // Lock step: each operation costs its slowest rank.
-    std::vector<std::pair<const schedule::Operation*, Estimate>> slowest;
+    // Lock step: each computation costs its slowest rank.
+    std::map<std::int32_t, Estimate> slowest;
     for (const schedule::RankSchedule& rank : ranks) {
       const schedule::Tick& tick = rank.ticks[static_cast<std::size_t>(t)];
       for (std::int32_t i = 0; i < tick.steps.count; ++i) {
         const schedule::Step& step = rank.steps[static_cast<std::size_t>(tick.steps.begin + i)];
-        const auto same = std::find_if(slowest.begin(), slowest.end(),
-                                       [&](const auto& entry) { return entry.first == step.operation; });
-        Estimate& longest =
-            same != slowest.end() ? same->second : slowest.emplace_back(step.operation, Estimate{}).second;
-        keep_longest(longest, time_of(times, rank, step));
+        keep_longest(slowest[step.work], time_of(times, rank, step));
       }
     }
-    for (const auto& [operation, time] : slowest) sum.work(time);
+    for (const auto& [work, time] : slowest) {
+      sum.await(share_awaited(pass.work[static_cast<std::size_t>(work)], plan.mesh));
+      sum.work(time);
+    }
     (void)sum.exchange(started);
     sum.tick(t, started, ticks, !options_.overlap);
   }

@@ -64,7 +64,7 @@ class WorkTimes {
       return longest;
     }
     const int front = profile_.front_of(w.offsets);
-    const ResultsBefore results{w.offsets.begin == 0, w.overwrite || w.overwrite_dkv};
+    const ResultsBefore results{w.offsets.begin == 0, w.overwrites_dkv()};
     if (&operation == operation_ && front == front_ && w.chunk == chunk_ && w.part == part_ &&
         results == results_)
       return last_;
@@ -307,6 +307,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
       const schedule::ComputeOp& w = pass.work[work];
       Estimate time = work_times.of(w, context.split->distinct_of(w.chunk, w.part), context.q_row);
       if (w.operation->has_pairs && w.offsets.begin != 0) time.seconds += expanded_s;
+      sum.await(share_awaited(w, plan.mesh));
       sum.work(time);
     }
     sum.tick(t, *started, ticks, !options_.overlap);

@@ -30,14 +30,15 @@ class Timeline {
   /// Nothing flies.
   [[nodiscard]] bool idle() const { return flying_[0].empty() && flying_[1].empty(); }
 
-  TickPrice run(int tick, double compute_s) {
+  /// @param least_s of the tick, whatever the rest says
+  TickPrice run(int tick, double compute_s, double least_s) {
     TickPrice price;
     price.compute_s = compute_s;
     const double inside_s = sum(flying_[0], tick, price.intra_node_s);
     const double network_s = sum(flying_[1], tick, price.inter_node_s);
     const double busy =
         compute_s + inside_.added_seconds(compute_s, inside_s) + network_.added_seconds(compute_s, network_s);
-    price.total_s = std::max({busy, price.intra_node_s, price.inter_node_s});
+    price.total_s = std::max({busy, price.intra_node_s, price.inter_node_s, least_s});
     serve(flying_[0], tick, price.total_s - price.intra_node_s);
     serve(flying_[1], tick, price.total_s - price.inter_node_s);
     return price;

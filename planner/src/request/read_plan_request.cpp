@@ -251,7 +251,8 @@ void check_effects(const ObjectReader& reader, const Constraints& fixed, bool tr
     refuse(reader,
            {{"method", fixed.method.has_value()},
             {"layout", fixed.layout.has_value()},
-            {"dkv_return", fixed.dkv_return.has_value()}},
+            {"dkv_return", fixed.dkv_return.has_value()},
+            {"gated", fixed.gated}},
            "/fixed/ring is 1, and one row owns all tokens and exchanges nothing");
   if (fixed.ring == 1 || fixed.ulysses == 1)
     refuse(reader, {{"order", fixed.order.has_value()}},

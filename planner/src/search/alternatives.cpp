@@ -19,9 +19,12 @@ std::vector<LayoutKind> layouts(const AlternativesInput& in) {
 
 /// A ring of one row moves nothing: every method is the same there.
 std::vector<std::pair<Method, Mesh>> methods(const AlternativesInput& in) {
-  const auto wanted = [&](Method m) { return !in.fixed->method || *in.fixed->method == m; };
+  const auto wanted = [&](Method m) {
+    return (!in.fixed->method || *in.fixed->method == m) && (!in.fixed->gated || m->joins_remote_blocks);
+  };
   const Mesh flat{1, in.ring, in.ulysses};
   if (in.ring == 1) {
+    if (in.fixed->gated) return {};  // nothing arrives
     if (in.fixed->method && (*in.fixed->method)->two_level_ring)
       return {};  // it was asked for, and there is none
     return {{in.fixed->method.value_or(Method::ring), flat}};

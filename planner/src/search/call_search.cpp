@@ -283,6 +283,7 @@ class AttentionSearch {
     plan.head_chunks = choice.head_chunks;
     plan.prune = request_.documents.count() > 1 || request_.band.diff_max < unbounded;
     plan.split_own_block = schedule::splits_own_block(plan);
+    plan.gated = request_.fixed.gated;
     return plan;
   }
 

@@ -33,7 +33,7 @@ class MeshOptions:
 
 
 _WORDS = {"layout": s.LAYOUTS, "method": s.METHODS, "dkv_return": s.DKV_RETURNS}
-RECIPE_OPTIONS = ("layout", "method", "dkv_return", "keep_entry")
+RECIPE_OPTIONS = ("layout", "method", "dkv_return", "keep_entry", "gated")
 OTHER_OPTIONS = ("backend", "ring_transport", "ulysses_transport", "capacity_tokens", "watchdog_s", "check",
                  "forward_only")
 CREATE_OPTIONS = ("plan", "ring", "ulysses", *RECIPE_OPTIONS, *OTHER_OPTIONS)
@@ -73,7 +73,7 @@ def recipe_of(plan, given: dict) -> Recipe:
 def _checked(name: str, value):
     if name in _WORDS:
         return _check.word(name, value, _WORDS[name])
-    if name == "keep_entry":
+    if name in ("keep_entry", "gated"):
         return _check.flag(name, value)
     return _check.integer(name, value, 1, s.INT32_MAX, of="a number of ranks")
 

@@ -57,7 +57,8 @@ class AttentionDesc(Struct):
                 ("return_lse", c_int32), ("alibi", c_int32), ("save_exchanged_qkv", c_int32), ("backend", c_int32),
                 ("scale", c_double), ("softcap", c_double), ("dropout", c_double), ("block_tokens", c_int64),
                 ("replicated_q", POINTER(c_int64)), ("replicated_q_count", c_int64),
-                ("replicated_k", POINTER(c_int64)), ("replicated_k_count", c_int64)]
+                ("replicated_k", POINTER(c_int64)), ("replicated_k_count", c_int64),
+                ("gated", c_int32), ("reserved", c_int32)]
 
 
 class CommOptions(Struct):

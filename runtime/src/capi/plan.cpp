@@ -87,6 +87,7 @@ AttentionPlan plan_of(const usp_attention_desc& d) {
   p.head_chunks = d.head_chunks;
   p.backend = listed_backend(d.backend, "backend");
   p.prune = d.prune != 0;
+  p.gated = d.gated != 0;
   p.save_exchanged_qkv = d.save_exchanged_qkv != 0;
   p.sink = d.sink != 0;
   p.return_lse = d.return_lse != 0;
@@ -120,6 +121,7 @@ usp_attention_desc desc_of(const usp_plan& handle) {
   d.diff_max = p.band.diff_max;
   d.backend = static_cast<int32_t>(index_of(p.backend));
   d.prune = p.prune;
+  d.gated = p.gated;
   d.sink = p.sink;
   d.return_lse = p.return_lse;
   d.alibi = p.score.alibi;

@@ -45,7 +45,8 @@ std::uint64_t digest(const AttentionPlan& plan) {
       .add(plan.band.diff_min)
       .add(plan.band.diff_max)
       .add(plan.dkv_return)
-      .add(plan.split_own_block);
+      .add(plan.split_own_block)
+      .add(plan.gated);
   d.add(plan.head_chunks)
       .add(plan.prune)
       .add(plan.save_exchanged_qkv)

@@ -19,17 +19,43 @@ namespace {
 template <class Args, Args (*args_of)(const StepCall&)>
 class KernelStep final : public PreparedOperation {
  public:
-  explicit KernelStep(std::unique_ptr<kernels::PreparedStep<Args>> step) : step_(std::move(step)) {}
-  [[nodiscard]] bool fits(const StepCall& call) const override { return step_->fits(args_of(call)); }
-  void run(const StepCall& call) override { step_->run(args_of(call)); }
+  KernelStep(kernels::AttentionKernel& kernel, const StepList& list)
+      : step_(kernel.prepare(args_of(list.front()))) {}
+  [[nodiscard]] bool fits(const StepList& list) const override {
+    return list.gates == nullptr && step_->fits(args_of(list.front()));
+  }
+  void run(const StepList& list) override { step_->run(args_of(list.front())); }
 
  private:
   std::unique_ptr<kernels::PreparedStep<Args>> step_;
 };
 
+/// A list of blocks.
 template <class Args, Args (*args_of)(const StepCall&)>
-std::unique_ptr<PreparedOperation> prepare(kernels::AttentionKernel& kernel, const StepCall& call) {
-  return std::make_unique<KernelStep<Args, args_of>>(kernel.prepare(args_of(call)));
+class KernelList final : public PreparedOperation {
+ public:
+  KernelList(kernels::AttentionKernel& kernel, const StepList& list)
+      : step_(kernel.prepare_blocks(blocks_of(list))) {}
+  [[nodiscard]] bool fits(const StepList& list) const override {
+    return list.gates != nullptr && step_->fits(blocks_of(list));
+  }
+  void run(const StepList& list) override { step_->run(blocks_of(list)); }
+
+ private:
+  [[nodiscard]] kernels::BlockList<Args> blocks_of(const StepList& list) const {
+    blocks_.clear();
+    for (i64 i = 0; i < list.count; ++i) blocks_.push_back(args_of(list.steps[i]));
+    return {blocks_.data(), list.count, list.gates, list.watch};
+  }
+
+  mutable std::vector<Args> blocks_;  ///< its room is kept
+  std::unique_ptr<kernels::PreparedStep<kernels::BlockList<Args>>> step_;
+};
+
+template <class Args, Args (*args_of)(const StepCall&)>
+std::unique_ptr<PreparedOperation> prepare(kernels::AttentionKernel& kernel, const StepList& list) {
+  if (list.gates != nullptr) return std::make_unique<KernelList<Args, args_of>>(kernel, list);
+  return std::make_unique<KernelStep<Args, args_of>>(kernel, list);
 }
 
 void delta(kernels::AttentionKernel& kernel, const StepCall& c) {

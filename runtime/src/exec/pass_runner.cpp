@@ -75,6 +75,10 @@ PassRunner::PassRunner(const schedule::RankSchedule& schedule, kernels::Attentio
     step_kernels_.push_back(kernel_of->prepare);
   }
   prepared_.resize(schedule.steps.size());
+  std::size_t longest = 0;
+  for (const schedule::Tick& tick : schedule.ticks)
+    longest = std::max(longest, static_cast<std::size_t>(tick.steps.count));
+  step_views_.resize(longest), step_calls_.resize(longest), gates_.resize(longest);
   for (const schedule::Tick& tick : schedule.ticks)
     max_starts = std::max(max_starts, static_cast<std::size_t>(tick.posts.count));
   byte_regions_.resize(regions);
@@ -112,6 +116,7 @@ std::vector<comm::ChannelEnd> PassRunner::ends(bool placed) {
     m.tick = t.start;
     m.due = t.due;
     m.exposed = is_exposed(t);
+    m.gated = t.gated;
     m.operation = operation(schedule_.pass, t.write_mode);
     m.bytes = t.bytes;
     m.region_count = region_count(t);
@@ -131,6 +136,7 @@ void PassRunner::run(const StepInputs& inputs, comm::Channels& channels, PassRec
   channels_ = &channels;
   record_ = &record;
   record.ticks.resize(schedule_.ticks.size());
+  record.gated_calls = 0;
   channels.begin();
   try {
     for (std::size_t t = 0; t < schedule_.ticks.size(); ++t) {
@@ -170,7 +176,12 @@ void PassRunner::run_tick(std::size_t t, TickTimes& times) {
   bind(static_cast<int>(t));
   start(tick);
   times.posted_s = now();
-  for (std::int32_t i = 0; i < tick.steps.count; ++i) compute(static_cast<std::size_t>(tick.steps.begin + i));
+  const std::int32_t steps_end = tick.steps.begin + tick.steps.count;
+  for (std::int32_t i = tick.steps.begin; i < steps_end;) {
+    const schedule::ListRef steps = call_at(i, steps_end);
+    compute(steps);
+    i += steps.count;
+  }
   keep(static_cast<std::int32_t>(t));
   times.computed_s = now();
   for (std::int32_t i = 0; i < tick.arrivals.count; ++i)
@@ -256,25 +267,105 @@ kernels::AttendScope PassRunner::scope(const schedule::Step& step) {
   return s;
 }
 
-void PassRunner::compute(std::size_t index) {
-  StepViews views;
-  const StepCall call = step_call(schedule_.steps[index], views);
-  PreparedOperation* operation = prepared_[index].find(call);
-  if (operation == nullptr) operation = &prepared_[index].add(step_kernels_[index](kernel_, call));
-  operation->run(call);
+/// The steps of one call: `step`, and those of its list up to `end`.
+schedule::ListRef PassRunner::call_at(std::int32_t step, std::int32_t end) const {
+  std::int32_t next = step + 1;
+  while (next < end && schedule_.steps[static_cast<std::size_t>(next)].joined) ++next;
+  return {step, next - step};
+}
+
+StepList PassRunner::list_of(schedule::ListRef steps) {
+  bool is_list = steps.count > 1;
+  for (std::int32_t i = 0; i < steps.count; ++i) {
+    const schedule::Step& step = schedule_.steps[static_cast<std::size_t>(steps.begin + i)];
+    const auto at = static_cast<std::size_t>(i);
+    step_calls_[at] = step_call(step, step_views_[at]);
+    if (i > 0) step_calls_[at].sink = nullptr;  // the state of a list begins with its first block
+    gates_[at] = {};
+    is_list = is_list || step.gates.count > 0;
+  }
+  return {step_calls_.data(), steps.count, is_list ? gates_.data() : nullptr, {}};
+}
+
+void PassRunner::compute(schedule::ListRef steps) {
+  const auto first = static_cast<std::size_t>(steps.begin);
+  StepList list = list_of(steps);
+  PreparedOperation* operation = prepared_[first].find(list);
+  if (operation == nullptr) operation = &prepared_[first].add(step_kernels_[first](kernel_, list));
+  await_gates(steps, list);
+  operation->run(list);
+  close_gates(steps, list);
+}
+
+/// What the steps of a call await is there, or has gates: where all of it that comes from others has. Then
+/// everything that opens them is under way.
+void PassRunner::await_gates(schedule::ListRef steps, StepList& list) {
+  bool gated = true;
+  const auto each = [&](const auto& visit) {
+    for (std::int32_t i = 0; i < steps.count; ++i) {
+      const schedule::ListRef gates = schedule_.steps[static_cast<std::size_t>(steps.begin + i)].gates;
+      for (std::int32_t g = gates.begin; g < gates.begin + gates.count; ++g)
+        visit(static_cast<std::size_t>(i), schedule_.gates[static_cast<std::size_t>(g)]);
+    }
+  };
+  each([&](std::size_t step, std::int32_t transfer) {
+    const std::int32_t channel = channel_[static_cast<std::size_t>(transfer)];
+    if (channel < 0) return arrive(transfer);
+    const std::optional<comm::ReceiveGate> gate = channels_->gate(channel);
+    gated = gated && gate && gates_[step].flag == nullptr &&
+            (list.watch.fault == nullptr || list.watch.fault == gate->watch.fault);
+    if (gated) gates_[step] = gate->gate, list.watch = gate->watch;
+  });
+  if (gated) return;
+  each([&](std::size_t step, std::int32_t transfer) {
+    if (channel_[static_cast<std::size_t>(transfer)] >= 0) arrive(transfer);
+    gates_[step] = {};
+  });
+  list.watch = {};
+}
+
+/// After the call: the transfers that it awaited end. On the host one that never came ends the job, named
+/// first.
+void PassRunner::close_gates(schedule::ListRef steps, const StepList& list) {
+  if (list.watch.fault == nullptr) return;  // not gated
+  ++record_->gated_calls;
+  const auto close = [&](std::int32_t step) {
+    const schedule::ListRef gates = schedule_.steps[static_cast<std::size_t>(steps.begin + step)].gates;
+    for (std::int32_t g = gates.begin; g < gates.begin + gates.count; ++g) {
+      const std::int32_t transfer = schedule_.gates[static_cast<std::size_t>(g)];
+      if (channel_[static_cast<std::size_t>(transfer)] >= 0) wait(static_cast<std::size_t>(transfer));
+    }
+  };
+  if (memory_.stream() == nullptr && *list.watch.fault != 0)
+    close(kernels::GateFault::of(*list.watch.fault).block);
+  for (std::int32_t i = 0; i < steps.count; ++i) close(i);
 }
 
 StepCall PassRunner::step_call(const schedule::Step& step, StepViews& views) {
   for (std::size_t i = 0; i < tensor_count; ++i)
-    if (step.buffers[i] >= 0) views[i] = view(step.buffers[i]);
+    views[i] = step.buffers[i] >= 0 ? view(step.buffers[i]) : kernels::View();
+  if (step.operation->has_pairs) {
+    const auto cut = [&](Tensor tensor, Range rows) {
+      kernels::View& v = views[static_cast<std::size_t>(tensor)];
+      if (v.data == nullptr || rows.size() == v.rows) return;
+      v.data = v.at(0, rows.begin, v.heads.begin);
+      v.rows = rows.size();
+    };
+    for (const Tensor x : {Tensor::k, Tensor::v}) cut(x, step.key_rows);
+    for (const Tensor x : {Tensor::dk, Tensor::dv}) cut(x, step.dk_rows);
+  }
   return {&step, views.data(), scope(step), inputs_.sink, inputs_.d_sink};
 }
 
 bool PassRunner::hold_steps(const StepInputs& inputs) {
   inputs_ = inputs;
-  for (std::size_t i = 0; i < schedule_.steps.size(); ++i) {
-    StepViews views;
-    if (prepared_[i].hold(step_call(schedule_.steps[i], views)) == nullptr) return false;
+  for (const schedule::Tick& tick : schedule_.ticks) {
+    const std::int32_t end = tick.steps.begin + tick.steps.count;
+    for (std::int32_t i = tick.steps.begin; i < end;) {
+      const schedule::ListRef steps = call_at(i, end);
+      if (prepared_[static_cast<std::size_t>(i)].hold(list_of(steps)) == nullptr) return false;
+      i += steps.count;
+    }
   }
   return true;
 }

@@ -74,12 +74,16 @@ class PassRunner {
   }
   void describe(std::size_t transfer);
   void pack(const schedule::Transfer& t);
-  void compute(std::size_t step);
+  void compute(schedule::ListRef steps);
+  [[nodiscard]] schedule::ListRef call_at(std::int32_t step, std::int32_t end) const;
+  [[nodiscard]] StepList list_of(schedule::ListRef steps);
+  void await_gates(schedule::ListRef steps, StepList& list);
+  void close_gates(schedule::ListRef steps, const StepList& list);
   void arrive(std::int32_t index);
   void copy_to_self(const schedule::Transfer& receive);
   void finish_sends(int tick);
   [[nodiscard]] kernels::AttendScope scope(const schedule::Step& step);
-  /// A step with its buffers, which `views` receives.
+  /// A step with its buffers, which `views` receives: of keys the rows of its block.
   using StepViews = std::array<kernels::View, tensor_count>;
   [[nodiscard]] StepCall step_call(const schedule::Step& step, StepViews& views);
 
@@ -96,7 +100,10 @@ class PassRunner {
   std::chrono::steady_clock::time_point start_;
   std::vector<kernels::View> views_;
   std::vector<decltype(OperationKernel::prepare)> step_kernels_;  ///< per step
-  std::vector<StepForms> prepared_;                               ///< per step
+  std::vector<StepForms> prepared_;                               ///< per call, by its first step
+  std::vector<StepViews> step_views_;                             ///< of one call, by step
+  std::vector<StepCall> step_calls_;                              ///< likewise
+  std::vector<kernels::Gate> gates_;                              ///< likewise
   std::vector<std::vector<schedule::BufferId>> begins_;           ///< per tick
   std::vector<std::vector<std::int32_t>> sends_due_;              ///< per tick: transfers
   std::vector<std::int32_t> self_send_;                           ///< per transfer: a self receive's send

@@ -11,24 +11,24 @@
 
 namespace usp {
 
-/// One step, prepared once per form of its tensors: layers with tensors of other strides share a schedule.
+/// One call, prepared once per form of its tensors: layers with tensors of other strides share a schedule.
 /// Keeps the forms used last, and all that a CUDA graph was captured with, whose replay reads their tables.
 class StepForms {
  public:
   static constexpr std::size_t kept = 8;
 
   /// Null: the call has to be prepared.
-  [[nodiscard]] PreparedOperation* find(const StepCall& call) {
+  [[nodiscard]] PreparedOperation* find(const StepList& list) {
     for (auto form = forms_.begin(); form != forms_.end(); ++form)
-      if (form->operation->fits(call)) {
+      if (form->operation->fits(list)) {
         std::rotate(forms_.begin(), form, form + 1);
         return forms_.front().operation.get();
       }
     return nullptr;
   }
   /// Null: the call has to be prepared, which a capture cannot hold.
-  [[nodiscard]] PreparedOperation* hold(const StepCall& call) {
-    PreparedOperation* const found = find(call);
+  [[nodiscard]] PreparedOperation* hold(const StepList& list) {
+    PreparedOperation* const found = find(list);
     if (found != nullptr) forms_.front().held = true;
     return found;
   }

@@ -43,6 +43,8 @@ class DryPass {
       const schedule::Tick& t = schedule_.ticks[tick];
       for (std::int32_t i = t.posts.begin; i < t.posts.begin + t.posts.count; ++i)
         post(static_cast<std::size_t>(i), static_cast<std::int32_t>(tick));
+      for (std::int32_t i = t.steps.begin; i < t.steps.begin + t.steps.count; ++i)
+        open_gates(schedule_.steps[static_cast<std::size_t>(i)].gates);
       for (std::int32_t i = t.arrivals.begin; i < t.arrivals.begin + t.arrivals.count; ++i)
         complete(static_cast<std::size_t>(schedule_.arrivals[static_cast<std::size_t>(i)]));
       for (; sent != sends.end() && due(*sent) == static_cast<std::int32_t>(tick); ++sent) complete(*sent);
@@ -82,6 +84,11 @@ class DryPass {
     comm::Ticket ticket = 0;
     communicator_.post(&message, 1, &ticket);
     moved_[t.send ? 0 : 1] += communicator_.wait(ticket);
+  }
+
+  void open_gates(schedule::ListRef gates) {
+    for (std::int32_t i = gates.begin; i < gates.begin + gates.count; ++i)
+      complete(static_cast<std::size_t>(schedule_.gates[static_cast<std::size_t>(i)]));
   }
 
   void complete(std::size_t i) {

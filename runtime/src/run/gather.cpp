@@ -155,6 +155,7 @@ std::vector<RankResult> gather(comm::Communicator& communicator, const RankResul
     out.list(record.ticks);
     out.value(record.workspace_bytes);
     out.value(record.touched_bytes);
+    out.value(record.gated_calls);
     out.list(mine.seconds[i]);
   }
   out.text(mine.device);
@@ -174,6 +175,7 @@ std::vector<RankResult> gather(comm::Communicator& communicator, const RankResul
       record.ticks = in.list<TickTimes>();
       record.workspace_bytes = in.value<i64>();
       record.touched_bytes = in.value<i64>();
+      record.gated_calls = in.value<i64>();
       run.seconds[i] = in.list<double>();
     }
     run.device = in.text();

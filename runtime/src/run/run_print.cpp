@@ -5,6 +5,7 @@
 #include "run_request_json.hpp"
 
 #include "usp/base/json_format.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/kernels/rounding.hpp"
 #include "usp/schedule/words.hpp"
@@ -37,6 +38,13 @@ i64 max_touched(const RunResult& run, Pass pass) {
   i64 most = -1;
   for (const RankResult& rank : run.ranks) most = std::max(most, rank.record[index(pass)].touched_bytes);
   return most;
+}
+
+/// Over all ranks.
+i64 gated_calls(const RunResult& run, Pass pass) {
+  i64 sum = 0;
+  for (const RankResult& rank : run.ranks) sum += rank.record[index(pass)].gated_calls;
+  return sum;
 }
 
 /// Nothing was computed or timed.
@@ -114,7 +122,8 @@ Json pass_json(const RunResult& run, Pass pass) {
       {"traffic", {{"planned_bytes", run.planned_bytes(pass)}, {"executed_bytes", run.executed_bytes(pass)}}},
       {"workspace",
        {{"planned_bytes", max_workspace(run, pass)},
-        {"used_bytes", touched < 0 ? Json(nullptr) : Json(touched)}}}};
+        {"used_bytes", touched < 0 ? Json(nullptr) : Json(touched)}}},
+      {"gated_calls", gated_calls(run, pass)}};
 }
 
 const char* step_name(Pass pass) {
@@ -253,6 +262,19 @@ std::string verdict_text(const RunSummary& summary) {
   }
 }
 
+/// Of a gated plan that ran: whether its calls had gates.
+std::string gated_text(const RunSummary& summary) {
+  const RunResult& run = summary.run;
+  if (!summary.plan.gated || is_dry(run)) return "";
+  i64 calls = 0;
+  for (const Pass pass : passes_of(run)) calls += gated_calls(run, pass);
+  if (calls == 0)
+    return "  gated     no call: these transfers have no gates, or ranks share a GPU; calls ran behind the "
+           "arrival of their blocks\n";
+  return fmt::format("  gated     {} of all ranks could begin before their blocks had arrived\n",
+                     counted(calls, "call"));
+}
+
 }  // namespace
 
 std::string run_text(const RunSummary& summary) {
@@ -271,7 +293,7 @@ std::string run_text(const RunSummary& summary) {
         format_bytes(static_cast<double>(max_workspace(run, pass))),
         touched < 0 ? "" : fmt::format(" (touched {})", format_bytes(static_cast<double>(touched))));
   }
-  text += device_memory_text(run);
+  text += gated_text(summary) + device_memory_text(run);
   const std::string difference = run.bytes_difference();
   text += fmt::format("  bytes     {}\n{}",
                       difference.empty() ? std::string("as planned, per rank, tick and peer")

@@ -2,6 +2,7 @@
 #include "usp/schedule/expand.hpp"
 
 #include "choose_backend.hpp"
+#include "join_slices.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/schedule/generate.hpp"
@@ -13,72 +14,7 @@
 
 namespace usp::schedule {
 
-DType buffer_type(const AttentionPlan& plan, bool shared_kv, BufferName name) {
-  const DType io = plan.shape.dtype, sum = accumulator_of(io);
-  const bool rounded = name.place == BufferSlot::home || (name.place == BufferSlot::row && rounds_once(plan));
-  switch (name.tensor) {
-    case Tensor::q:
-    case Tensor::k:
-    case Tensor::v:
-      return io;
-    case Tensor::d_o:
-      return name.place == BufferSlot::row && !plan.replicated_q.empty() ? sum : io;
-    case Tensor::o:
-    case Tensor::dq:
-      return rounded ? io : sum;
-    case Tensor::dk:
-    case Tensor::dv:
-      return rounded && !shared_kv && plan.replicated_k.empty() ? io : sum;
-    case Tensor::lse:
-    case Tensor::delta:
-      return sum;
-  }
-  throw InternalError("unknown tensor");
-}
-
-DType wire_type(const AttentionPlan& plan, Wire wire) {
-  return wire == Wire::io ? plan.shape.dtype : accumulator_of(plan.shape.dtype);
-}
-
-i64 width_of(const AttentionShape& shape, Tensor tensor) {
-  switch (tensor) {
-    case Tensor::q:
-    case Tensor::k:
-    case Tensor::dq:
-    case Tensor::dk:
-      return shape.head_dim_qk;
-    case Tensor::lse:
-    case Tensor::delta:
-      return 1;
-    default:
-      return shape.head_dim_v;
-  }
-}
-
-i64 wire_bytes_per_row_head(const AttentionPlan& plan, const TransferOp& move) {
-  i64 width = 0;
-  for (int i = 0; i < move.pairs; ++i) width += width_of(plan.shape, move.from[i].tensor);
-  return width * plan.shape.batch * usp::bytes_of(wire_type(plan, move.wire));
-}
-
-i64 bytes_of(const Buffer& buffer, i64 batch) {
-  return batch * buffer.rows * buffer.heads.size() * buffer.width * usp::bytes_of(buffer.type);
-}
-
 namespace {
-
-/// Adds the keys of `next` to `slice` where both are one slice.
-[[nodiscard]] bool append(Slice& slice, const Slice& next) {
-  const bool same_queries = slice.q_row == next.q_row && slice.q_count == next.q_count &&
-                            slice.q_pos == next.q_pos && slice.q_step == next.q_step;
-  const bool same_band = slice.diff_min == next.diff_min && slice.diff_max == next.diff_max;
-  const bool continues = slice.k_row + slice.k_count == next.k_row &&
-                         slice.dk_row + slice.k_count == next.dk_row && slice.k_step == next.k_step &&
-                         slice.k_pos + slice.k_count * slice.k_step == next.k_pos;
-  if (!same_queries || !same_band || !continues) return false;
-  slice.k_count += next.k_count;
-  return true;
-}
 
 class Expander {
  public:
@@ -179,8 +115,8 @@ class Expander {
   [[nodiscard]] static bool before(const Piece& a, const Piece& b) {
     return a.ring_row != b.ring_row ? a.ring_row < b.ring_row : a.slots.begin < b.slots.begin;
   }
-  /// Several blocks: their runs of tokens in ascending order, so that neighbours in the sequence are
-  /// neighbours in memory and a kernel meets few long blocks.
+  /// Several blocks, apart or as one: then their runs of tokens in ascending order, so that neighbours in the
+  /// sequence are neighbours in memory and a kernel meets few long blocks.
   void add_blocks(Buffer& b, const BufferBinding& bind) {
     std::vector<std::pair<i64, Piece>> runs;  // by first token
     for (int d = bind.blocks.begin; d < bind.blocks.end; ++d) {
@@ -188,6 +124,10 @@ class Expander {
       block.shift = Mesh::back(plan_.mesh.shift_of(d));
       block.needed = {static_cast<std::int16_t>(d), static_cast<std::int16_t>(d + 1)};
       geometry_.tokens_of(block, rank_, rank_, selection_);
+      if (bind.apart) {
+        add_pieces(b, selection_);
+        continue;
+      }
       const SequenceLayout& layout = geometry_.layout(block.of);
       for (const Range& slots : selection_.slots)
         for (const Run& run : layout.tokens_of(selection_.ring_row, slots)) {
@@ -231,9 +171,19 @@ class Expander {
   void post(int index) {
     const TransferOp& move = compact_.transfers[static_cast<std::size_t>(index)];
     geometry_.targets(move, rank_, peers_);
+    if (move.gated) sort_by_distance(1);
     for (int peer : peers_) message(move, index, peer, true);
     geometry_.sources(move, rank_, peers_);
+    if (move.gated) sort_by_distance(-1);
     for (int peer : peers_) message(move, index, peer, false);
+  }
+  /// Along the ring, forwards or backwards.
+  void sort_by_distance(int direction) {
+    const int ring = plan_.mesh.ring(), here = plan_.mesh.ring_of(rank_);
+    const auto distance = [&](int peer) {
+      return (direction * (plan_.mesh.ring_of(peer) - here) + ring) % ring;
+    };
+    std::stable_sort(peers_.begin(), peers_.end(), [&](int a, int b) { return distance(a) < distance(b); });
   }
 
   void message(const TransferOp& move, int index, int peer, bool send) {
@@ -250,6 +200,7 @@ class Expander {
     t.move = index;
     t.start = move.start;
     t.due = move.due;
+    t.gated = move.gated;
     t.regions.begin = size(out_.regions);
     for (int i = 0; i < move.pairs; ++i) {
       const BufferId id = current(send ? move.from[i] : move.to[i]);
@@ -349,19 +300,23 @@ class Expander {
     const Operation& operation = *w.operation;
     Step step;
     step.operation = &operation;
+    step.work = static_cast<std::int32_t>(&w - compact_.work.data());
     step.query_heads = geometry_.heads().query_of(u, w.chunk, w.part);
     if (step.query_heads.empty()) return;
     if (operation.has_pairs) {
       step.kv_heads = geometry_.heads().kv_of(u, w.chunk, w.part);
-      step.slices = collect_slices(w);
+      step.key_rows = rows_of_block(w, Tensor::k);
+      step.dk_rows = rows_of_block(w, operation.key_results);
+      step.slices = collect_slices(w, step);
       step.overwrite = w.overwrite, step.overwrite_dkv = w.overwrite_dkv;
       if (step.slices.count == 0 && !w.overwrite) {
-        if (w.overwrite_dkv)  // by nothing: what others add to, or receive, is zero
+        if (w.overwrite_dkv && !step.dk_rows.empty())  // by nothing: what others add to, or receive, is zero
           for (const Tensor x : {Tensor::dk, Tensor::dv}) buffer(operand_of(w, x)).fill = Fill::zero;
         return;
       }
       step.backend = choose_backend(plan_, out_.pass, step.query_heads,
                                     out_.slices.data() + step.slices.begin, step.slices.count);
+      if (w.in_list) join_list(step, operand_of(w, Tensor::k), tick);
     }
     for (const Operand& operand : operation) {
       if (operand.wanted != nullptr && !operand.wanted(plan_)) continue;
@@ -371,6 +326,29 @@ class Expander {
       if (operand.tensor == Tensor::o || operand.tensor == Tensor::lse) land(id, tick);
     }
     out_.steps.push_back(step);
+    list_open_ = w.in_list;
+  }
+  /// Joins a step to the list that the one before is in, and finds what brings its block.
+  void join_list(Step& step, BufferId keys, int tick) {
+    const Tick& in = out_.ticks[static_cast<std::size_t>(tick)];
+    if (list_open_ && size(out_.steps) > in.steps.begin) {
+      const Step& last = out_.steps.back();
+      step.joined = last.is(*step.operation) && last.query_heads == step.query_heads &&
+                    last.kv_heads == step.kv_heads && last.backend.use == step.backend.use;
+    }
+    const auto brings_block = [&](const BufferRegion& region) {
+      return region.buffer == keys && region.rows.begin < step.key_rows.end &&
+             step.key_rows.begin < region.rows.end;
+    };
+    step.gates.begin = size(out_.gates);
+    for (std::int32_t i = in.posts.begin; i < in.posts.begin + in.posts.count; ++i) {
+      const Transfer& t = out_.transfers[static_cast<std::size_t>(i)];
+      const auto regions = out_.regions.begin() + t.regions.begin;
+      if (t.send || !t.gated || std::none_of(regions, regions + t.regions.count, brings_block)) continue;
+      expects(t.due == tick && t.stage < 0, "a step awaits what lands in place in its tick");
+      out_.gates.push_back(i);
+    }
+    step.gates.count = size(out_.gates) - step.gates.begin;
   }
   [[nodiscard]] static BufferSlot slot_of(const Operand& operand, const ComputeOp& w) {
     return operand.slot == nullptr ? BufferSlot::row : w.*operand.slot;
@@ -381,8 +359,27 @@ class Expander {
     throw InternalError("an operation on pairs lacks an operand");
   }
 
-  /// Slices of the unit's blocks, from slots of the ring rows to rows of the buffers.
-  ListRef collect_slices(const ComputeOp& w) {
+  /// Rows of a buffer: all, or those of the one block of several that a step of a list attends to.
+  [[nodiscard]] Range rows_of_block(const ComputeOp& w, Tensor tensor) {
+    const Buffer& b = buffer(operand_of(w, tensor));
+    if (!w.in_list || w.offsets.begin == 0) return {0, b.rows};
+    const int row =
+        plan_.mesh.row_at(plan_.mesh.ring_of(rank_), Mesh::back(plan_.mesh.shift_of(w.offsets.begin)));
+    const auto end = out_.pieces.begin() + b.pieces.begin + b.pieces.count;
+    auto piece = std::lower_bound(out_.pieces.begin() + b.pieces.begin, end, Piece{row, {}, 0}, before);
+    Range rows{b.rows, 0};
+    i64 count = 0;
+    for (; piece != end && piece->ring_row == row; ++piece) {
+      rows = {std::min(rows.begin, piece->row), std::max(rows.end, piece->row + piece->slots.size())};
+      count += piece->slots.size();
+    }
+    if (count == 0) return {};
+    expects(rows.size() == count, "a block of a list lies in rows of its own");
+    return rows;
+  }
+
+  /// Slices of the unit's blocks, from slots of the ring rows to rows of the step.
+  ListRef collect_slices(const ComputeOp& w, const Step& step) {
     ListRef list{size(out_.slices), 0};
     const int r = plan_.mesh.ring_of(rank_);
     const auto& all = geometry_.slices_of_row(r);
@@ -392,26 +389,17 @@ class Expander {
       const int j = plan_.mesh.row_at(r, Mesh::back(plan_.mesh.shift_of(d)));
       auto at = std::lower_bound(all.begin(), all.end(), j,
                                  [](const RowSlice& s, int row) { return s.key_row < row; });
-      for (; at != all.end() && at->key_row == j; ++at) place_slice(at->slice, {q, k, dk, r, j});
+      for (; at != all.end() && at->key_row == j; ++at)
+        place_slice(at->slice, {q, k, dk, r, j, step.key_rows.begin, step.dk_rows.begin});
     }
-    if (w.offsets.count() > 1) join_slices(list.begin);
+    if (w.offsets.count() > 1) join_slices(out_.slices, static_cast<std::size_t>(list.begin));
     list.count = size(out_.slices) - list.begin;
     return list;
-  }
-  /// Slices from `begin` on whose keys continue one another, in memory and in position, become one.
-  void join_slices(std::int32_t begin) {
-    const auto first = out_.slices.begin() + begin;
-    std::sort(first, out_.slices.end(), [](const Slice& a, const Slice& b) {
-      return a.q_row != b.q_row ? a.q_row < b.q_row : a.k_row < b.k_row;
-    });
-    auto last = first;
-    for (auto next = first; next != out_.slices.end(); ++next)
-      if (next != last && !append(*last, *next)) *++last = *next;
-    if (first != out_.slices.end()) out_.slices.erase(last + 1, out_.slices.end());
   }
   struct SliceHome {
     BufferId q, k, dk;
     int query_row, key_row;
+    i64 first_key, first_dk;  ///< rows of the buffers, from which the slice's count
   };
   void place_slice(const Slice& s, const SliceHome& home) {
     locate(home.q, home.query_row, {s.q_row, s.q_row + s.q_count}, [&](Range queries, i64 q_row) {
@@ -421,8 +409,8 @@ class Expander {
           part.q_pos += (queries.begin - s.q_row) * s.q_step;
           part.k_pos += (sums.begin - s.k_row) * s.k_step;
           part.q_row = q_row, part.q_count = queries.size();
-          part.k_row = k_row + sums.begin - keys.begin, part.k_count = sums.size();
-          part.dk_row = dk_row;
+          part.k_row = k_row + sums.begin - keys.begin - home.first_key, part.k_count = sums.size();
+          part.dk_row = dk_row - home.first_dk;
           if (trim(part)) out_.slices.push_back(part);
         });
       });
@@ -430,9 +418,13 @@ class Expander {
   }
 
   void list_arrivals() {
+    std::vector<bool> at_end(out_.transfers.size());
+    std::transform(out_.transfers.begin(), out_.transfers.end(), at_end.begin(),
+                   [](const Transfer& t) { return !t.send; });
+    for (const std::int32_t gate : out_.gates) at_end[static_cast<std::size_t>(gate)] = false;
     std::vector<std::int32_t> receives;
     for (std::int32_t i = 0; i < size(out_.transfers); ++i)
-      if (!out_.transfers[static_cast<std::size_t>(i)].send) receives.push_back(i);
+      if (at_end[static_cast<std::size_t>(i)]) receives.push_back(i);
     const auto due = [&](std::int32_t i) { return out_.transfers[static_cast<std::size_t>(i)].due; };
     std::stable_sort(receives.begin(), receives.end(),
                      [&](std::int32_t a, std::int32_t b) { return due(a) < due(b); });
@@ -475,6 +467,7 @@ class Expander {
   const int rank_;
   const PeerReach reach_;
   RankSchedule out_;
+  bool list_open_ = false;                   ///< the last step is in a list
   std::map<BufferId, std::int32_t> landed_;  ///< the tick in which it is whole
   std::array<std::array<BufferId, place_count>, tensor_count> held_{};
   Selection selection_;

@@ -53,6 +53,7 @@ Json fixed_json(const Constraints& fixed) {
                {"zero_stage", json_or_null(fixed.zero_stage)}};
   // Absent is its default, so that files written before it keep their digest.
   if (fixed.offload) json["offload"] = offload_json(*fixed.offload);
+  if (fixed.gated) json["gated"] = true;
   return json;
 }
 
@@ -113,6 +114,7 @@ Constraints fixed_in(ObjectReader reader) {
   fixed.recompute = maybe_word<Recompute>(reader, "recompute");
   fixed.zero_stage = maybe_int(reader, "zero_stage", 0, 3);
   fixed.offload = offload_in(reader);
+  if (reader.has("gated")) fixed.gated = reader.boolean("gated");
   reader.finish();
   return fixed;
 }

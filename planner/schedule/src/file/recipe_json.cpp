@@ -61,6 +61,7 @@ Json recipe_json(const AttentionPlan& plan) {
                {"replicated_q", ranges_json(plan.replicated_q)},
                {"replicated_k", ranges_json(plan.replicated_k)}};
   if (plan.split_own_block) json["split_own_block"] = true;
+  if (plan.gated) json["gated"] = true;
   return json;
 }
 

@@ -10,7 +10,8 @@ RingOffsets offsets(int begin, int end) {
   return {static_cast<std::int16_t>(begin), static_cast<std::int16_t>(end)};
 }
 
-/// The schedule of one plan, tick by tick. Chunk c attends unit k in tick c * units + k + 1.
+/// The schedule of one plan, tick by tick. Chunk c attends unit k in tick c * units + k + 1; where steps
+/// await their blocks themselves, all units in tick c + 1.
 class Generator {
  public:
   /// Reads nothing but the key.
@@ -24,6 +25,7 @@ class Generator {
     out.stages.assign(key.method, mesh_, key.dkv_return);
     ring_ = mesh_.ring();
     units_ = stages_.size();
+    chunk_ticks_ = key.gated ? 1 : units_;
     replicated_q_ = key.replicated_q;
     replicated_k_ = key.replicated_k;
     exchanged_ = key.exchanged;
@@ -34,7 +36,7 @@ class Generator {
   void forward() {
     pass_ = &forward_;
     pass_->clear();
-    pass_->ticks = key_.head_chunks * units_ + 2;
+    pass_->ticks = key_.head_chunks * chunk_ticks_ + 2;
     if (binds_) bind_outputs();
     for (int c = 0; c < key_.head_chunks; ++c) {
       entry(c);
@@ -53,7 +55,7 @@ class Generator {
     pass_->clear();
     homing_ = units_ > 1 || key_.dkv_return == DkvReturn::cycle ? 1 : 0;
     split_ = key_.split_own_block;
-    pass_->ticks = key_.head_chunks * units_ + 2 + homing_;
+    pass_->ticks = key_.head_chunks * chunk_ticks_ + 2 + homing_;
     if (binds_) bind_gradients();
     for (int c = 0; c < key_.head_chunks; ++c) {
       enter_d_o(c);
@@ -77,7 +79,9 @@ class Generator {
   }
 
  private:
-  [[nodiscard]] int tick_of(int chunk, int unit) const { return chunk * units_ + unit + 1; }
+  [[nodiscard]] int tick_of(int chunk, int unit) const {
+    return chunk * chunk_ticks_ + (key_.gated ? 0 : unit) + 1;
+  }
 
   [[nodiscard]] const Stage& stage(int k) const { return stages_[k]; }
 
@@ -95,7 +99,7 @@ class Generator {
       const int number = c * stages_.outer_partials() + stages_.outer_number(k);
       return number % 2 == 0 ? BufferSlot::acc_outer0 : BufferSlot::acc_outer1;
     }
-    return (c * units_ + k) % 2 == 0 ? BufferSlot::acc0 : BufferSlot::acc1;
+    return tick_of(c, k) % 2 == 1 ? BufferSlot::acc0 : BufferSlot::acc1;
   }
 
   [[nodiscard]] static TokenSelect row(Side of, Endpoint at = Endpoint::target) {
@@ -231,16 +235,21 @@ class Generator {
       BufferBinding& b =
           bind(start, {x, u.slot}, block_behind(u.offsets.begin, Endpoint::target, stages_.fed_by(k)),
                heads(HeadKind::kv, Endpoint::target, c), Fill::nan);
-      if (u.offsets.count() > 1) b.blocks = u.offsets;
+      hold_several(b, u);
     }
   }
+  void hold_several(BufferBinding& b, const Stage& u) const {
+    if (u.offsets.count() == 1) return;
+    b.blocks = u.offsets;
+    b.apart = key_.gated;
+  }
 
-  /// Brings the blocks of unit k to this rank, due just before they are attended.
+  /// Brings the blocks of unit k to this rank: due just before they are attended, or awaited by those steps.
   void route(int c, int k) {
     if (k == 0) return;
     const Stage& u = stage(k);
     const bool several = u.offsets.count() > 1;
-    const int start = tick_of(c, u.fetched_with), due = tick_of(c, k) - 1;
+    const int start = tick_of(c, u.fetched_with), due = tick_of(c, k) - (key_.gated ? 0 : 1);
     if (binds_) bind_block(c, k, start);
     TokenSelect tokens = row(Side::k, Endpoint::source);
     if (several)
@@ -250,6 +259,7 @@ class Generator {
     TransferOp& m = move(TransferName::kv_exchange, start, several ? Peers::every_ring : Peers::shift,
                          partitioned(tokens), heads(HeadKind::kv, Endpoint::target, c));
     m.due = due;
+    m.gated = key_.gated;
     carry_two(m, Tensor::k, Tensor::v, kv_place(u.parent), u.slot);
     if (!several)
       m.shift = Mesh::between(mesh_.shift_of(stage(u.parent).offsets.begin), mesh_.shift_of(u.offsets.begin));
@@ -259,6 +269,7 @@ class Generator {
                               replicated(block_behind(d, Endpoint::target, offsets(d, d + 1))),
                               heads(HeadKind::kv, Endpoint::target, c));
       copy.due = due;
+      copy.gated = key_.gated;
       carry_two(copy, Tensor::k, Tensor::v, BufferSlot::home, u.slot);
     }
   }
@@ -281,12 +292,21 @@ class Generator {
     return w;
   }
   void attend(const Operation& operation, int c, int k, BufferSlot dkv) {
-    pass_->work.push_back(work(operation, c, k, dkv));
+    ComputeOp w = work(operation, c, k, dkv);
     // Partials are summed in buffers of their own, which begin with this step.
     if (&operation == &operations::attend_grad)
-      pass_->work.back().overwrite_dkv = dkv != result_place() || (k == 0 && begins_dkv());
-    if (&operation == &operations::attend_grad && k == 0 && splits(c))
-      pass_->work.back().part = HeadPart::first_half;
+      w.overwrite_dkv = dkv != result_place() || (k == 0 && begins_dkv());
+    if (&operation == &operations::attend_grad && k == 0 && splits(c)) w.part = HeadPart::first_half;
+    w.in_list = key_.gated;
+    if (!w.in_list) {
+      pass_->work.push_back(w);
+      return;
+    }
+    const RingOffsets blocks = w.offsets;
+    for (int d = blocks.begin; d < blocks.end; ++d) {
+      w.offsets = offsets(d, d + 1);
+      pass_->work.push_back(w);
+    }
   }
   /// Nothing but the last chunk's partials would travel in the last tick.
   [[nodiscard]] bool splits(int c) const { return split_ && c == key_.head_chunks - 1; }
@@ -333,7 +353,7 @@ class Generator {
           bind(tick_of(c, k), {x, place}, block_behind(u.offsets.begin, Endpoint::target, stages_.summed(k)),
                heads(HeadKind::kv, Endpoint::target, c), Fill::nan);
       b.tokens.also = stages_.onward(k);
-      if (u.offsets.count() > 1) b.blocks = u.offsets;
+      hold_several(b, u);
     }
   }
 
@@ -428,6 +448,7 @@ class Generator {
   CompactPass* pass_ = nullptr;
   int ring_ = 1;
   int units_ = 1;
+  int chunk_ticks_ = 1;  ///< in which a head chunk is attended
   int homing_ = 0;
   bool split_ = false;
   bool exchanged_ = false;  ///< row layout differs from home layout

@@ -25,6 +25,10 @@ bool splits_own_block(const AttentionPlan& plan) {
          least_half_rows;
 }
 
+bool may_gate(const AttentionPlan& plan) {
+  return plan.mesh.ring() > 1 && plan.method->joins_remote_blocks;
+}
+
 bool rounds_once(const AttentionPlan& plan) {
   if (!plan.backend->rounds_results || plan.mesh.ring() > 1 || plan.dkv_return == DkvReturn::cycle)
     return false;
@@ -54,6 +58,7 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   key.method = plan.method;
   key.dkv_return = plan.dkv_return;
   key.split_own_block = plan.split_own_block;
+  key.gated = plan.gated && may_gate(plan);
   key.replicated_q = !plan.replicated_q.empty();
   key.replicated_k = !plan.replicated_k.empty();
   key.exchanged = has_row_layout(plan);

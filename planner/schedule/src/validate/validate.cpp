@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace usp {
 namespace {
@@ -71,6 +73,17 @@ void check_degrees(const Mesh& mesh) {
          fmt::format("{} times the ring is too many ranks; the most are {}", mesh.ulysses, max_ranks));
 }
 
+std::string gate_refusal(const AttentionPlan& plan) {
+  if (plan.mesh.ring() == 1) return "is for rings of more than one rank: nothing arrives on ring 1";
+  std::vector<std::string_view> others;
+  for (const Method method : methods())
+    if (method->joins_remote_blocks) others.push_back(method->word);
+  return fmt::format(
+      "needs blocks that come straight from their owners to memory which holds them all; method {} attends "
+      "one block after another in slots that are filled again, so use method {}",
+      word_of(plan.method), fmt::join(others, " or "));
+}
+
 void check_mesh_of(const AttentionPlan& plan) {
   const Mesh& mesh = plan.mesh;
   if (mesh.ulysses > plan.shape.query_heads)
@@ -82,6 +95,7 @@ void check_mesh_of(const AttentionPlan& plan) {
   if (plan.split_own_block && !schedule::may_split_own_block(plan))
     fail("split_own_block",
          "is for rings whose own block stays at home: not ring 1, and not dkv_return cycle");
+  if (plan.gated && !schedule::may_gate(plan)) fail("gated", gate_refusal(plan));
 }
 
 void check_score(const AttentionPlan& plan) {

@@ -11,6 +11,12 @@ class CallStream;
 
 namespace usp::comm {
 
+struct CopyEngineOptions {
+  /// Ranks that share a GPU have gates too. For calls so small that the kernels of all of them, and copies,
+  /// fit on it together, as in tests; others hang until the watchdog ends them.
+  bool gates_on_shared_gpus = false;
+};
+
 /// Moves device memory between ranks by the GPUs' copy engines, in the order of each rank's compute stream.
 /// `control` carries addresses when channels are connected, and everything but payload; its ranks are threads
 /// of this process, or processes of this host.
@@ -26,9 +32,14 @@ namespace usp::comm {
 /// Peers copy from and into peer_arena() alone. Between processes the rate from every peer is measured when
 /// the data plane is made; notes() reports it, and names slow ways.
 ///
+/// Kernels may wait for receives inside their launches (Channels::gate) where every rank has a GPU of its
+/// own, but not in CUDA graphs: a second rank's kernels could not start beside one that waits, and a replay
+/// would find the flags of the pass before.
+///
 /// Collective. `compute` and `control` outlive it. Throws EnvironmentError when two GPUs cannot reach each
 /// other.
 [[nodiscard]] std::unique_ptr<DataPlane> make_copy_engine_data_plane(Communicator& control,
-                                                                     const device::CallStream& compute);
+                                                                     const device::CallStream& compute,
+                                                                     const CopyEngineOptions& options = {});
 
 }  // namespace usp::comm

@@ -2,10 +2,12 @@
 #pragma once
 
 #include "usp/comm/communicator.hpp"
+#include "usp/kernels/gate.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,8 @@ struct ChannelEnd {
   i64 tag = 0;                 ///< matches both ends; unique in a pass among transfers of one direction
   std::int32_t tick = 0;       ///< in which it starts
   std::int32_t due = 0;        ///< tick at whose end it is waited for
+  bool gated = false;          ///< a kernel of the receiver may await it (Channels::gate); those of one start
+                               ///< come one after another, in the order of the ends
   bool exposed = false;        ///< this end computes nothing from its start until it is waited for
   const char* operation = "";  ///< what errors name; a string literal
   i64 bytes = 0;
@@ -53,6 +57,12 @@ struct ChannelStart {
   i64 region_count = 0;
 };
 
+/// How a kernel learns during its call that a receive is complete.
+struct ReceiveGate {
+  kernels::Gate gate;
+  kernels::GateWatch watch;  ///< of the waits of a call; its `fault` is given, and is 0 until a job fails
+};
+
 /// The connected transfers of one pass on one rank, numbered from 0. A pass begins, then starts and waits for
 /// every channel once. Ranks run their passes in one order, each in that of its schedule. One thread at a
 /// time. Must not outlive its data plane.
@@ -69,6 +79,11 @@ class Channels {
   /// was enqueued on the compute stream before comes first. Throws CommunicationError where the job has
   /// failed.
   virtual void start(const ChannelStart* starts, i64 count) = 0;
+  /// Of a receive (ChannelEnd::gated) between its start and its wait: what a kernel that is called next may
+  /// await. All that opens the gate is under way then, on a GPU enqueued, and takes no multiprocessor; for
+  /// this it may wait for peers' threads. The wait comes after that call; where the call gave up on the host,
+  /// it throws CommunicationError. Empty: the wait comes before what reads the receive.
+  [[nodiscard]] virtual std::optional<ReceiveGate> gate(std::int32_t /*channel*/) { return {}; }
   /// Ends a transfer, and returns the bytes that memcpy, MPI or the driver moved for it. On the host as
   /// Communicator::wait; on GPUs what is enqueued on the compute stream next comes after the transfer, and
   /// the thread waits for no GPU.

@@ -31,6 +31,7 @@ struct PassRecord {
   Pass pass = Pass::forward;
   std::vector<TransferRecord> transfers;  ///< in the schedule's order, without those of the rank to itself
   std::vector<TickTimes> ticks;
+  i64 gated_calls = 0;      ///< that began before all their blocks had arrived, or could have
   i64 workspace_bytes = 0;  ///< planned
   i64 touched_bytes = -1;   ///< high-water mark of touched bytes; -1: not measured
 

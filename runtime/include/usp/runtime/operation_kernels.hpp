@@ -22,30 +22,43 @@ struct StepCall {
   }
 };
 
-/// A step that was prepared, which its kernel outlives: usp/kernels/attention_kernel.hpp, PreparedStep.
+/// The steps that one call computes, in this order: a step, or the blocks of a list (Step::joined), which may
+/// arrive while it runs. Non-owning.
+struct StepList {
+  const StepCall* steps = nullptr;
+  i64 count = 1;
+  const kernels::Gate* gates = nullptr;  ///< of each step; null: not a list
+  kernels::GateWatch watch;
+
+  [[nodiscard]] const StepCall& front() const { return steps[0]; }
+};
+
+/// A call that was prepared, which its kernel outlives: usp/kernels/attention_kernel.hpp, PreparedStep.
 class PreparedOperation {
  public:
   virtual ~PreparedOperation() = default;
-  /// Whether run() takes the call; else it is prepared anew.
-  [[nodiscard]] virtual bool fits(const StepCall& call) const = 0;
-  virtual void run(const StepCall& call) = 0;  ///< local; allocates nothing
+  /// Whether run() takes the steps; else they are prepared anew.
+  [[nodiscard]] virtual bool fits(const StepList& list) const = 0;
+  virtual void run(const StepList& list) = 0;  ///< local; allocates nothing
 };
 
 struct OperationKernel {
   const schedule::Operation* operation = nullptr;
   std::unique_ptr<PreparedOperation> (*prepare)(kernels::AttentionKernel& kernel,
-                                                const StepCall& call) = nullptr;
+                                                const StepList& list) = nullptr;
 };
 
 /// OperationKernel::prepare of an operation that decides nothing ahead.
 template <void (*compute)(kernels::AttentionKernel& kernel, const StepCall& call)>
 [[nodiscard]] std::unique_ptr<PreparedOperation> prepare_nothing(kernels::AttentionKernel& kernel,
-                                                                 const StepCall& /*call*/) {
+                                                                 const StepList& /*list*/) {
   class Operation final : public PreparedOperation {
    public:
     explicit Operation(kernels::AttentionKernel& of) : kernel_(of) {}
-    [[nodiscard]] bool fits(const StepCall&) const override { return true; }
-    void run(const StepCall& call) override { compute(kernel_, call); }
+    [[nodiscard]] bool fits(const StepList&) const override { return true; }
+    void run(const StepList& list) override {
+      for (i64 i = 0; i < list.count; ++i) compute(kernel_, list.steps[i]);
+    }
 
    private:
     kernels::AttentionKernel& kernel_;

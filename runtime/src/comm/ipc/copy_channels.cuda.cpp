@@ -21,6 +21,9 @@ namespace {
 /// transfers take one kernel.
 constexpr i64 max_bytes_pulled_by_threads = i64{16} << 20, max_bytes_pushed_by_threads = i64{32} << 20;
 
+/// Between flags, in bytes: a sector of L2, which a kernel's threads poll.
+constexpr i64 gate_spacing = 32;
+
 }  // namespace
 
 CopyChannels::CopyChannels(CopyRank& rank, const std::vector<ChannelEnd>& ends, Bundles bundles)
@@ -31,12 +34,23 @@ CopyChannels::CopyChannels(CopyRank& rank, const std::vector<ChannelEnd>& ends, 
       moved_(ends.size(), 0),
       mark_(rank.compute.device()) {
   std::size_t most_regions = 0;
+  bool gated = false;
   copied_.resize(bundles_.bundles.size());
-  for (std::size_t i = 0; i < copied_.size(); ++i)
-    if (const Bundle& bundle = bundles_.bundles[i]; !bundle.offers) {
-      if (!copies_by_threads(bundle)) copied_[i].emplace(rank.compute.device());
-      if (bundle.link != nullptr && !bundle.link->done) bundle.link->done.emplace(rank.compute.device());
-    }
+  pushed_.resize(bundles_.bundles.size());
+  for (std::size_t i = 0; i < copied_.size(); ++i) {
+    const Bundle& bundle = bundles_.bundles[i];
+    gated = gated || bundle.first.gated;
+    if (bundle.offers ? bundle.first.gated : !copies_by_threads(bundle))
+      copied_[i].emplace(rank.compute.device());
+    if (!bundle.offers && bundle.link != nullptr && !bundle.link->done)
+      bundle.link->done.emplace(rank.compute.device());
+  }
+  if (gated && rank.gates) {
+    const auto bytes = static_cast<i64>(copied_.size()) * gate_spacing;
+    gates_ = device::DeviceBuffer(rank.compute.device(), bytes);
+    const device::DeviceScope scope(rank.compute.device());
+    device::set_device_bytes(gates_.data(), 0, bytes, rank.compute.get());
+  }
   for (ChannelEnd& end : ends_) end.regions = nullptr;
   for (const auto& regions : bundles_.offered) most_regions = std::max(most_regions, regions.size());
   reached_.reserve(most_regions);
@@ -52,6 +66,9 @@ void CopyChannels::begin() {
   if (rank_.in_pass && !captures) end_job();
   rank_.in_pass = !captures && !bundles_.bundles.empty();
   by_events_ = rank_.threads && !captures;
+  gated_ = gates_.data() != nullptr && !captures;
+  ++epoch_;
+  std::fill(pushed_.begin(), pushed_.end(), false);
   awaited_ = 0;
   operations_.clear();
   for (Bundle& bundle : bundles_.bundles) bundle.waited = 0;
@@ -76,6 +93,7 @@ void CopyChannels::start(const ChannelStart* starts, i64 count) {
   rank_.watch.check();
   const device::DeviceScope scope(rank_.compute.device());
   started_.clear();
+  last_gated_ = nullptr;
   for (i64 i = 0; i < count; ++i) {
     const auto channel = static_cast<std::size_t>(starts[i].channel);
     starts_[channel] = starts[i];
@@ -110,6 +128,8 @@ void CopyChannels::mark_compute() {
     const Bundle& bundle = bundles_.bundles[at];
     if (!bundle.offers)
       engines = engines || !copies_by_threads(bundle);
+    else if (gated_ && bundle.first.gated && !bundle.first.send)
+      engines = true;
     else if (by_events_)
       started_at_ = bundle.link->ready.get();
   }
@@ -145,6 +165,9 @@ void CopyChannels::copy(Bundle& bundle) {
                       rank_.flags.ready(rank_.control.rank(), peer, bundle.slot), bundle.first.message());
     operations_.enqueue(copies);
   }
+  const std::size_t at = number_of(bundle);
+  const bool gated = gated_ && bundle.first.gated && !by_threads;
+  if (gated && last_gated_ != nullptr) device::wait_for(copies, last_gated_);
   payload_.clear();
   for (const std::int32_t channel : bundle.channels) append_payload(channel);
   device::enqueue_plane_copies(payload_.data(), payload_.size(),
@@ -157,14 +180,53 @@ void CopyChannels::copy(Bundle& bundle) {
     operations_.enqueue(copies);
   }
   if (by_threads) return;
-  const auto at = static_cast<std::size_t>(&bundle - bundles_.bundles.data());
-  if (link == nullptr) copied_[at]->record(copies);
+  if (gated && !bundle.first.send) {
+    operations_.write(gate_flag(at), epoch_);
+    operations_.enqueue(copies);
+  }
+  if (link == nullptr || gated) copied_[at]->record(copies);
+  if (gated) last_gated_ = copied_[at]->get();
   copying_.push_back(at);
+}
+
+Flag* CopyChannels::gate_flag(std::size_t bundle) const {
+  return reinterpret_cast<Flag*>(gates_.data() + static_cast<i64>(bundle) * gate_spacing);
+}
+
+/// The copy stream of a peer sets the gate behind the peer's push: after all that this rank copies, and after
+/// what it has set.
+void CopyChannels::await_push(Bundle& bundle) {
+  const int peer = bundle.first.peer;
+  const std::size_t at = number_of(bundle);
+  const device::StreamHandle copies = rank_.copies[static_cast<std::size_t>(peer)].get();
+  device::wait_for(copies, started_at_);
+  if (by_events_) {
+    await_host(bundle.link->done_count, bundle.link->offers, bundle);
+    device::wait_for(copies, bundle.link->done->get());
+  } else {
+    rank_.watch.await(operations_, 1 + peer, rank_.flags.done(rank_.control.rank(), peer, bundle.slot),
+                      bundle.first.message());
+  }
+  operations_.write(gate_flag(at), epoch_);
+  operations_.enqueue(copies);
+  copied_[at]->record(copies);
+  pushed_[at] = true;
+}
+
+std::optional<ReceiveGate> CopyChannels::gate(std::int32_t channel) {
+  Bundle& bundle = bundle_of(channel);
+  const std::size_t at = number_of(bundle);
+  if (!gated_ || !bundle.first.gated || bundle.first.send || (!bundle.offers && copies_by_threads(bundle)))
+    return {};
+  const device::DeviceScope scope(rank_.compute.device());
+  if (bundle.offers && !pushed_[at]) await_push(bundle);
+  return ReceiveGate{{gate_flag(at), epoch_}, rank_.watch.of_kernels()};
 }
 
 /// The event that a bundle's copies by engines end with.
 device::EventHandle CopyChannels::copied(std::size_t bundle) const {
-  return by_events_ ? bundles_.bundles[bundle].link->done->get() : copied_[bundle]->get();
+  const bool own = !by_events_ || (gated_ && bundles_.bundles[bundle].first.gated);
+  return own ? copied_[bundle]->get() : bundles_.bundles[bundle].link->done->get();
 }
 
 /// The compute stream goes on after the copies that are due by a tick.
@@ -214,13 +276,15 @@ void CopyChannels::await_host(const std::atomic<std::uint64_t>& count, std::uint
 i64 CopyChannels::wait(std::int32_t channel) {
   Bundle& bundle = bundle_of(channel);
   const auto at = static_cast<std::size_t>(channel);
+  const std::size_t at_bundle = number_of(bundle);
   if (bundle.waited++ == 0) {
     const device::DeviceScope scope(rank_.compute.device());
     const device::StreamHandle compute = rank_.compute.get();
     copy_exposed();
     if (!bundle.offers) {
-      const auto own = static_cast<std::size_t>(&bundle - bundles_.bundles.data());
-      if (std::erase(copying_, own) > 0) device::wait_for(compute, copied(own));
+      if (std::erase(copying_, at_bundle) > 0) device::wait_for(compute, copied(at_bundle));
+    } else if (pushed_[at_bundle]) {
+      device::wait_for(compute, copied_[at_bundle]->get());
     } else if (by_events_) {
       await_host(bundle.link->done_count, bundle.link->offers, bundle);
       device::wait_for(compute, bundle.link->done->get());

@@ -24,6 +24,7 @@ struct CopyRank {
   Communicator& control;
   const device::CallStream& compute;
   bool threads = false;        ///< ranks are threads of one process
+  bool gates = false;          ///< kernels may wait for copies inside their launches
   bool in_pass = false;        ///< a pass has begun, and some of its flags are to be awaited
   PeerArena* arena = nullptr;  ///< of payload
   SharedFlags flags;
@@ -41,6 +42,11 @@ struct CopyRank {
 /// the start, and its compute stream awaits a flag after its own copies that are due. Then ranks cannot wait
 /// for one another in a circle. Ranks of one process use events instead, but in graphs (EventLink).
 ///
+/// Receives that kernels await (ChannelEnd::gated) have a flag each in this rank's device memory, which its
+/// copy stream sets to the pass's epoch: behind its own copy, or of a push behind the peer's. The gated
+/// copies of a start are made in the order of the ends, one after another, so that blocks arrive in the order
+/// of their lists.
+///
 /// Small copies that nothing could hide are made by a kernel on the compute stream when they are first waited
 /// for: it starts sooner than a copy engine, and needs no other stream.
 class CopyChannels final : public Channels {
@@ -49,6 +55,7 @@ class CopyChannels final : public Channels {
 
   void begin() override;
   void start(const ChannelStart* starts, i64 count) override;
+  [[nodiscard]] std::optional<ReceiveGate> gate(std::int32_t channel) override;
   i64 wait(std::int32_t channel) override;
   void progress() override { rank_.watch.check(); }
 
@@ -62,6 +69,11 @@ class CopyChannels final : public Channels {
   [[nodiscard]] bool copies_by_threads(const Bundle& bundle) const;
   [[nodiscard]] device::EventHandle copied(std::size_t bundle) const;
   void append_payload(std::int32_t channel);
+  [[nodiscard]] Flag* gate_flag(std::size_t bundle) const;
+  void await_push(Bundle& bundle);
+  [[nodiscard]] std::size_t number_of(const Bundle& bundle) const {
+    return static_cast<std::size_t>(&bundle - bundles_.bundles.data());
+  }
   void await_host(const std::atomic<std::uint64_t>& count, std::uint64_t expected, const Bundle& bundle);
   [[nodiscard]] Bundle& bundle_of(std::int32_t channel) {
     return bundles_.bundles[bundles_.of_channel[static_cast<std::size_t>(channel)]];
@@ -73,6 +85,11 @@ class CopyChannels final : public Channels {
   std::vector<ChannelStart> starts_;                  ///< per channel
   std::vector<std::optional<device::Event>> copied_;  ///< per bundle that this rank's engines copy
   std::vector<i64> moved_;                            ///< per channel
+  device::DeviceBuffer gates_;                        ///< a flag per bundle, if some are gated
+  std::uint32_t epoch_ = 0;                           ///< of the passes, in the flags
+  bool gated_ = false;                                ///< this pass has gates
+  std::vector<bool> pushed_;                          ///< per bundle: a copy stream awaits the peer's push
+  device::EventHandle last_gated_ = nullptr;          ///< the end of the last gated copy of a start
   bool by_events_ = false;                            ///< this pass
   std::size_t awaited_ = 0;                           ///< bundles, in this pass
   std::vector<std::size_t> started_;                  ///< bundles of one start

@@ -47,17 +47,20 @@ using Uuid = decltype(GpuIdentity::uuid);
 
 class CopyEngineDataPlane final : public DataPlane {
  public:
-  CopyEngineDataPlane(Communicator& control, const device::CallStream& compute)
+  CopyEngineDataPlane(Communicator& control, const device::CallStream& compute,
+                      const CopyEngineOptions& options)
       : kind_(kind_of(control)),
         rank_{control,
               compute,
               kind_ == PeerArena::Ranks::threads,
+              false,
               false,
               nullptr,
               SharedFlags(control),
               StallWatch(control, rank_.flags, compute.device(), 1 + control.size()),
               {}} {
     connect_devices();
+    rank_.gates = shared_rank_ < 0 || options.gates_on_shared_gpus;
     if (kind_ == PeerArena::Ranks::threads) share_boards();
   }
   ~CopyEngineDataPlane() override;
@@ -212,8 +215,9 @@ std::string CopyEngineDataPlane::capture_obstacle() const {
 }  // namespace
 
 std::unique_ptr<DataPlane> make_copy_engine_data_plane(Communicator& control,
-                                                       const device::CallStream& compute) {
-  return std::make_unique<CopyEngineDataPlane>(control, compute);
+                                                       const device::CallStream& compute,
+                                                       const CopyEngineOptions& options) {
+  return std::make_unique<CopyEngineDataPlane>(control, compute, options);
 }
 
 }  // namespace usp::comm

@@ -36,11 +36,11 @@ StallWatch::StallWatch(Communicator& control, SharedFlags& flags, int device, in
       rank_(control.rank()),
       words_([&] {
         const device::DeviceScope scope(device);
-        return device::PinnedBuffer(static_cast<i64>(static_cast<std::size_t>(streams) * sizeof(Flag)));
+        return device::PinnedBuffer(static_cast<i64>((static_cast<std::size_t>(streams) + 2) * sizeof(Flag)));
       }()),
       seen_(static_cast<std::size_t>(streams)) {
   expects(control.size() <= static_cast<int>(max_peer) + 1, "more ranks than a watch can name");
-  std::fill_n(words(), seen_.size(), Flag{0});
+  std::fill_n(words(), seen_.size() + 2, Flag{0});
   thread_ = std::thread([this] { run(); });
 }
 
@@ -82,6 +82,11 @@ void StallWatch::await(FlagOperations& operations, int stream, Flag* flag, const
   operations.write(word, 0);
 }
 
+/// A copy that never comes is found by the wait before it, on its stream: the limit is for what stops after.
+kernels::GateWatch StallWatch::of_kernels() const {
+  return {stop_word(), static_cast<std::int64_t>(1e9 * (2 * options_.watchdog_s + 1)), fault_word()};
+}
+
 void StallWatch::run() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
@@ -111,6 +116,17 @@ void StallWatch::look() {
       return fail_locked(late_fault(message, rank_, {message.peer}, options_.watchdog_s, ""));
     }
   }
+  if (const Flag word = std::atomic_ref<Flag>(*fault_word()).load(std::memory_order_acquire); word != 0) {
+    CommunicationFault fault;
+    fault.operation = "copy_engine";
+    fault.rank = rank_;
+    fault.message = fmt::format(
+        "rank {}: a kernel waited for block {} of its list of keys longer than {} s after every transfer "
+        "that "
+        "brings it had begun; a GPU or a link has stopped",
+        rank_, kernels::GateFault::of(word).block, 2 * options_.watchdog_s + 1);
+    return fail_locked(fault);
+  }
   if (!flags_.has_room()) return;
   for (int peer = 0; peer < control_.size(); ++peer)
     if (peer != rank_ && flags_.notice(peer).load(std::memory_order_acquire) != 0) {
@@ -130,6 +146,7 @@ void StallWatch::fail(const CommunicationFault& fault) {
 void StallWatch::fail_locked(const CommunicationFault& fault) {
   fault_ = fault;
   failed_.store(true, std::memory_order_release);
+  std::atomic_ref<Flag>(*stop_word()).store(1, std::memory_order_release);
   if (flags_.has_room()) flags_.notice(rank_).store(1, std::memory_order_release);
 }
 

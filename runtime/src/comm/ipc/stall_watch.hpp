@@ -6,6 +6,7 @@
 
 #include "usp/comm/communicator.hpp"
 #include "usp/device/device.hpp"
+#include "usp/kernels/gate.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -38,6 +39,8 @@ class StallWatch {
   [[nodiscard]] bool failed() const { return failed_.load(std::memory_order_acquire); }
   /// Ends all waits of streams.
   void fail(const CommunicationFault& fault);
+  /// Ends waits of kernels, with the failure or as a last resort long after the watch itself.
+  [[nodiscard]] kernels::GateWatch of_kernels() const;
   /// While the flags get more room.
   [[nodiscard]] std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
 
@@ -51,6 +54,8 @@ class StallWatch {
   void fail_locked(const CommunicationFault& fault);
   [[noreturn]] void raise();
   [[nodiscard]] Flag* words() const { return reinterpret_cast<Flag*>(words_.data()); }
+  [[nodiscard]] Flag* stop_word() const { return words() + seen_.size(); }
+  [[nodiscard]] Flag* fault_word() const { return words() + seen_.size() + 1; }
   [[nodiscard]] Flag name_of(const Message& message);
   [[nodiscard]] Message message_of(Flag name) const;
 
@@ -58,7 +63,7 @@ class StallWatch {
   SharedFlags& flags_;
   const CommOptions options_;
   const int rank_;
-  device::PinnedBuffer words_;  ///< per stream: what it awaits
+  device::PinnedBuffer words_;  ///< per stream: what it awaits; then stop and fault of kernels
   std::vector<const char*> operations_;
   std::vector<Seen> seen_;  ///< per stream
   std::mutex mutex_;

@@ -47,6 +47,10 @@ class RoutedChannels final : public Channels {
       way.starts.clear();
     }
   }
+  [[nodiscard]] std::optional<ReceiveGate> gate(std::int32_t channel) override {
+    const Place& place = places_[static_cast<std::size_t>(channel)];
+    return ways_[place.way].channels->gate(place.channel);
+  }
   i64 wait(std::int32_t channel) override {
     const Place& place = places_[static_cast<std::size_t>(channel)];
     return ways_[place.way].channels->wait(place.channel);

@@ -56,6 +56,9 @@ struct BufferBinding {
   RingOffsets
       blocks;  ///< one block per offset, the block lying `back` from the row; a single block when empty
   HeadSelect heads;
+  /// Blocks follow one another in the order of their offsets, each whole, for steps that attend to one each;
+  /// otherwise their tokens ascend.
+  bool apart = false;
 };
 
 enum class TransferName : std::uint8_t {
@@ -85,11 +88,15 @@ struct TransferOp {
   std::int32_t due = 0;
   TokenSelect tokens;
   HeadSelect heads;
+  bool gated = false;  ///< the step of its tick that reads it awaits it (ComputeOp::in_list)
 };
 
 /// A computation inside one tick: the rank's query rows against the key blocks at `offsets`. `overwrite`: its
 /// results hold nothing yet. Where a pass has one unit they get nothing else, and are rounded once.
 /// `overwrite_dkv`: dk and dv hold nothing yet, whatever dq holds.
+///
+/// `in_list`: neighbours in a tick that agree in operation, heads and backend are computed by one call for a
+/// list of blocks, in this order. Each awaits the gated transfers of its tick that bring its block.
 struct ComputeOp {
   const Operation* operation = &operations::attend;
   BufferSlot q = BufferSlot::home;
@@ -100,10 +107,13 @@ struct ComputeOp {
   BufferSlot dkv = BufferSlot::row;
   bool overwrite = false;
   bool overwrite_dkv = false;
+  bool in_list = false;
   HeadPart part = HeadPart::all;
   std::int16_t chunk = 0;
   std::int32_t tick = 0;
   RingOffsets offsets;
+
+  [[nodiscard]] bool overwrites_dkv() const { return overwrite || overwrite_dkv; }
 };
 
 /// One pass; each list is in ascending order of tick (transfers: of start).

@@ -21,7 +21,7 @@ struct ScheduleKey {
   int ring_outer = 0, ring_inner = 0, head_chunks = 0;
   Method method;
   DkvReturn dkv_return = DkvReturn::circulate;
-  bool split_own_block = false;
+  bool split_own_block = false, gated = false;
   bool exchanged = false;  ///< row layout differs from home layout
   bool replicated_q = false, replicated_k = false, shared_kv = false;
   bool direct = false;  ///< rounds_once()
@@ -44,6 +44,9 @@ struct ScheduleKey {
 /// Whether AttentionPlan::split_own_block shortens backward: there is a return to hide, and halves of the own
 /// block that still fill a card.
 [[nodiscard]] bool splits_own_block(const AttentionPlan& plan);
+/// Whether AttentionPlan::gated has a meaning: the remote blocks of a tick come straight from their owners to
+/// memory that holds them all.
+[[nodiscard]] bool may_gate(const AttentionPlan& plan);
 [[nodiscard]] ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv);
 
 /// Whether a schedule says which buffers its names mean. Memory and expansion need it; times and bytes do

@@ -82,6 +82,9 @@ struct AttentionPlan {
   bool split_own_block = false;  ///< backward attends half of the heads of the own block in the last tick,
                                  ///< while the last partial dK/dV goes home. Not with DkvReturn::cycle, whose
                                  ///< own block travels first
+  /// Remote blocks are attended in one call with the own one, which awaits each as it lands, instead of a
+  /// second one behind all of them (schedule::may_gate says for which plans).
+  bool gated = false;
   bool save_exchanged_qkv = true;  ///< backward finds q, k, v in row layout as forward left them
   bool sink = false;               ///< one learned logit per query head joins the softmax
   bool return_lse = false;         ///< forward returns lse in home layout too

@@ -31,6 +31,7 @@ struct Constraints {
   std::optional<Recompute> recompute;
   std::optional<Offload> offload;
   std::optional<int> zero_stage;
+  bool gated = false;  ///< AttentionPlan::gated, which the planner never chooses
 };
 
 /// Memory limits and tiles.

@@ -81,21 +81,29 @@ struct Transfer {
   /// PeerReach::workspace: the sender copies into the receiver's workspace; otherwise the receiver copies out
   /// of the sender's. The same on both ends.
   bool push = false;
+  /// A step of the receiver awaits it, if it attends to what arrives; the same on both ends. Those of a tick
+  /// are listed by distance along the ring, in which the receiver's list has their blocks.
+  bool gated = false;
 };
 
 /// One computation: the operation and its buffers, by tensor.
 struct Step {
   const Operation* operation = nullptr;
+  std::int32_t work = 0;                       ///< index of the compact computation, the same on all ranks
   std::array<BufferId, tensor_count> buffers;  ///< -1: not an operand, or not wanted by the plan
   Range query_heads, kv_heads;                 ///< kv_heads: with pairs
-  ListRef slices;                              ///< with pairs
+  Range key_rows, dk_rows;                     ///< with pairs: rows of k and v, of dk and dv, with its blocks
+  ListRef slices;                              ///< with pairs; key rows count from those of the step
   bool overwrite = false;                      ///< with pairs: results hold nothing yet
   bool overwrite_dkv = false;                  ///< with pairs: dk and dv hold nothing yet
-  StepBackend backend;                         ///< with pairs
+  bool joined = false;                         ///< one call computes it and the step before, in this order
+  ListRef gates;        ///< RankSchedule::gates: receives of its tick that it awaits, beyond all else
+  StepBackend backend;  ///< with pairs
 
   Step() { buffers.fill(-1); }
   [[nodiscard]] BufferId operator[](Tensor tensor) const { return buffers[static_cast<std::size_t>(tensor)]; }
   [[nodiscard]] bool is(const Operation& other) const { return operation == &other; }
+  [[nodiscard]] bool overwrites_dkv() const { return overwrite || overwrite_dkv; }
 };
 
 /// A whole buffer of the workspace that is copied to where it outlives the pass: beside the steps, from those
@@ -106,11 +114,12 @@ struct Keep {
 };
 
 /// What happens in one tick, in this order: buffers begin, sends and receives are posted, steps run, keeps
-/// begin, arrivals are applied, sends that are due are awaited.
+/// begin, arrivals are applied, sends that are due are awaited. Every receive is applied once: by the step
+/// whose gate it is, or among the arrivals.
 struct Tick {
   ListRef posts;  ///< RankSchedule::transfers that start here
   ListRef steps;
-  ListRef arrivals;  ///< RankSchedule::arrivals: receives due here
+  ListRef arrivals;  ///< RankSchedule::arrivals: receives due here, but gates
 };
 
 struct RankSchedule {
@@ -122,6 +131,7 @@ struct RankSchedule {
   std::vector<Step> steps;
   std::vector<Tick> ticks;
   std::vector<std::int32_t> arrivals;  ///< indices of transfers
+  std::vector<std::int32_t> gates;     ///< indices of transfers
   std::vector<Keep> keeps;             ///< by tick
   std::vector<BufferRegion> regions;
   std::vector<Piece> pieces;
