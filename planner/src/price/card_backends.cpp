@@ -21,8 +21,9 @@ std::string cards_of(Backend backend) {
   const auto &forward = backend.of(Pass::forward)->generations,
              &backward = backend.of(Pass::backward)->generations;
   const auto& fewer = forward.size() < backward.size() ? forward : backward;
-  return fewer.size() > 1 ? fmt::format("NVIDIA cards from {} on", fewer.front())
-                          : fmt::format("{} cards", fewer.front());
+  if (fewer.size() == 0) return "no known cards";
+  return fewer.size() > 1 ? fmt::format("NVIDIA cards from {} on", *fewer.begin())
+                          : fmt::format("{} cards", *fewer.begin());
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ void add_scratch(const schedule::ScratchStep& s, schedule::ScratchParts& parts) 
 const BackendTraits hopper_traits = {
     .word = "hopper",
     .display_name = "hopper",
-    .generations = hopper_cards,
+    .generations = CardGenerations(hopper_cards),
     .summary = "this project's kernel for GPUs of compute capability 9.0; what it does not do goes to mma",
     .on_gpu = true,
     .rounds_results = true,

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,12 +75,27 @@ struct ScratchStep {
 inline constexpr std::string_view generations_from_sm_80[] = {"ampere", "ampere_rtx", "ada",
                                                               "hopper", "blackwell",  "blackwell_rtx"};
 
+/// A view of a list of generations that outlives it.
+class CardGenerations {
+ public:
+  constexpr CardGenerations() = default;
+  template <std::size_t count>
+  constexpr explicit CardGenerations(const std::string_view (&list)[count]) : first_(list), size_(count) {}
+  [[nodiscard]] constexpr const std::string_view* begin() const { return first_; }
+  [[nodiscard]] constexpr const std::string_view* end() const { return first_ + size_; }
+  [[nodiscard]] constexpr std::size_t size() const { return size_; }
+
+ private:
+  const std::string_view* first_ = nullptr;
+  std::size_t size_ = 0;
+};
+
 struct BackendTraits {
   std::string_view word;
-  std::string_view display_name;                       ///< in sentences
-  std::span<const std::string_view> generations = {};  ///< of the cards it runs on (runs_on_generation)
-  std::string_view summary;                            ///< one line for readers of a plan
-  bool on_gpu = false;                                 ///< works in the memory of a GPU; else of the host
+  std::string_view display_name;     ///< in sentences
+  CardGenerations generations = {};  ///< of the cards it runs on (runs_on_generation)
+  std::string_view summary;          ///< one line for readers of a plan
+  bool on_gpu = false;               ///< works in the memory of a GPU; else of the host
   bool rounds_results = false;  ///< writes results in the input type, rounded once, where a call overwrites
   bool carries_state = true;    ///< a block is added to its result by the kernel; else by another one
   /// Waits for blocks of keys that are arriving inside one launch for a list of them; else before each block.
