@@ -8,6 +8,8 @@
 namespace usp {
 namespace {
 
+constexpr std::string_view hopper_cards[] = {"hopper"};
+
 /// As the roles of resources.hpp that steps of this backend use.
 enum Part : int { d_o, dq };
 
@@ -30,7 +32,7 @@ void add_scratch(const schedule::ScratchStep& s, schedule::ScratchParts& parts) 
 const BackendTraits hopper_traits = {
     .word = "hopper",
     .display_name = "hopper",
-    .generation = "hopper",
+    .generations = hopper_cards,
     .summary = "this project's kernel for GPUs of compute capability 9.0; what it does not do goes to mma",
     .on_gpu = true,
     .rounds_results = true,
