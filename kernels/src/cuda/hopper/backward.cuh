@@ -45,17 +45,11 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
       float s[step_rows / 2], dp[step_rows / 2];
       {
         products_begin();
-#pragma unroll
-        for (int d = 0; d < S::Dk / 16; ++d)
-          SharedProduct<T, step_rows, Major::k, Major::k>::add(s, k_rows.step<Major::k, key_rows>(d),
-                                                               q.step<Major::k, step_rows>(d), d != 0);
+        multiply_queries<S, S::Dk, step_rows>(s, k_rows, q);
         products_commit();
         shared.o_full(ring.place).wait(ring.parity);
         products_begin();
-#pragma unroll
-        for (int d = 0; d < S::Dv / 16; ++d)
-          SharedProduct<T, step_rows, Major::k, Major::k>::add(dp, v_rows.step<Major::k, key_rows>(d),
-                                                               d_o.step<Major::k, step_rows>(d), d != 0);
+        multiply_queries<S, S::Dv, step_rows>(dp, v_rows, d_o);
         products_commit();
       }
       TileMask mask{note.masked != 0, {}};
@@ -73,10 +67,7 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
       round_scores<T, step_rows>(ds, dp);
       {
         products_begin();
-#pragma unroll
-        for (int k = 0; k < step_rows / 16; ++k)
-          RegisterProduct<T, S::Dv, Major::mn>::add(dv, rounded + 4 * k, d_o.step<Major::mn, step_rows>(k),
-                                                    true);
+        multiply_rounded<S, S::Dv>(dv, rounded, d_o);
         products_commit();
       }
       const std::uint32_t ds_at = block_address(shared.scores + ring.place * S::score_bytes);
@@ -93,9 +84,7 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
               dq, ds_columns.step<Major::mn, key_rows>(k), k_columns.step<Major::mn, key_rows>(k), k != 0);
         products_commit();
         products_begin();
-#pragma unroll
-        for (int k = 0; k < step_rows / 16; ++k)
-          RegisterProduct<T, S::Dk, Major::mn>::add(dk, ds + 4 * k, q.step<Major::mn, step_rows>(k), true);
+        multiply_rounded<S, S::Dk>(dk, ds, q);
         products_commit();
       }
       products_wait<1>();

@@ -6,6 +6,26 @@
 /// What the consumers of the backward kernels do with tiles of scores and of gradients.
 namespace usp::kernels::hopper {
 
+/// S^T or dP^T: a warpgroup's keys times `queries` rows of Q or dO, of `width` columns; enqueued.
+template <class S, int width, int queries>
+__device__ __forceinline__ void multiply_queries(float (&s)[queries / 2], const Operand& keys,
+                                                 const Operand& rows) {
+#pragma unroll
+  for (int d = 0; d < width / 16; ++d)
+    SharedProduct<typename S::T, queries, Major::k, Major::k>::add(
+        s, keys.step<Major::k, S::key_rows>(d), rows.step<Major::k, S::step_rows>(d), d != 0);
+}
+/// dV or dK += P^T dO or dS^T Q, with P or dS in registers; enqueued.
+template <class S, int columns>
+__device__ __forceinline__ void multiply_rounded(float (&sum)[columns / 2],
+                                                 const std::uint32_t (&scores)[S::step_rows / 4],
+                                                 const Operand& rows) {
+#pragma unroll
+  for (int k = 0; k < S::step_rows / 16; ++k)
+    RegisterProduct<typename S::T, columns, Major::mn>::add(sum, scores + 4 * k,
+                                                            rows.step<Major::mn, S::step_rows>(k), true);
+}
+
 /// S^T becomes P^T: columns are query rows.
 template <int rows>
 __device__ __forceinline__ void probabilities(float (&s)[rows / 2], const float* lse, float scale_log2) {

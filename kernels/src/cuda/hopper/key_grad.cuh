@@ -50,19 +50,13 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
           d_o(block_address(shared.d_o + ring.place * S::o_bytes), step_rows);
       float s[step_rows / 2], dp[step_rows / 2];
       products_begin();
-#pragma unroll
-      for (int d = 0; d < S::Dk / 16; ++d)
-        SharedProduct<T, step_rows, Major::k, Major::k>::add(s, k_rows.step<Major::k, key_rows>(d),
-                                                             q.step<Major::k, step_rows>(d), d != 0);
+      multiply_queries<S, S::Dk, step_rows>(s, k_rows, q);
       products_commit();
       products_wait<1>();
       if (step != 0) arrive_of_warp(shared.q_empty(before)), arrive_of_warp(shared.o_empty(before));
       shared.o_full(ring.place).wait(ring.parity);
       products_begin();
-#pragma unroll
-      for (int d = 0; d < S::Dv / 16; ++d)
-        SharedProduct<T, step_rows, Major::k, Major::k>::add(dp, v_rows.step<Major::k, key_rows>(d),
-                                                             d_o.step<Major::k, step_rows>(d), d != 0);
+      multiply_queries<S, S::Dv, step_rows>(dp, v_rows, d_o);
       products_commit();
       turns.pass();
       TileMask mask{note.masked != 0, {}};
@@ -81,13 +75,8 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
       if (note.continues == 0) arrive_of_warp(shared.keys_empty());
       turns.take();
       products_begin();
-#pragma unroll
-      for (int k = 0; k < step_rows / 16; ++k)
-        RegisterProduct<T, S::Dv, Major::mn>::add(dv, rounded + 4 * k, d_o.step<Major::mn, step_rows>(k),
-                                                  true);
-#pragma unroll
-      for (int k = 0; k < step_rows / 16; ++k)
-        RegisterProduct<T, S::Dk, Major::mn>::add(dk, ds + 4 * k, q.step<Major::mn, step_rows>(k), true);
+      multiply_rounded<S, S::Dv>(dv, rounded, d_o);
+      multiply_rounded<S, S::Dk>(dk, ds, q);
       products_commit();
       before = ring.place;
       ring.advance();

@@ -26,15 +26,6 @@ struct WideKeyGradShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_til
   static_assert(Dk > 128 && Dk <= 256 && key_tile(Dk, Dv).keys == 64);
 };
 
-/// S^T or dP^T of a warpgroup's queries: all keys of a tile times rows of Q or dO, enqueued.
-template <class S, int width>
-__device__ __forceinline__ void multiply_queries(float (&s)[S::queries / 2], const Operand& keys,
-                                                 const Operand& rows) {
-#pragma unroll
-  for (int d = 0; d < width / 16; ++d)
-    SharedProduct<typename S::T, S::queries, Major::k, Major::k>::add(
-        s, keys.step<Major::k, S::key_rows>(d), rows.step<Major::k, S::step_rows>(d), d != 0);
-}
 /// Columns of dV or dK += P^T dO or dS^T Q, enqueued.
 template <class S, int columns>
 __device__ __forceinline__ void multiply_scores(float (&sum)[columns / 2], std::uint32_t scores,
@@ -104,11 +95,11 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
         keys.advance();
       }
       products_begin();
-      multiply_queries<S, S::Dk>(s, k, own(q_at(ring.place)));
+      multiply_queries<S, S::Dk, queries>(s, k, own(q_at(ring.place)));
       products_commit();
       shared.o_full(o_ring.place).wait(o_ring.parity);
       products_begin();
-      multiply_queries<S, S::Dv>(dp, v, own(d_o_at(o_ring.place)));
+      multiply_queries<S, S::Dv, queries>(dp, v, own(d_o_at(o_ring.place)));
       products_commit();
       products_wait<1>();
       begin_scores(s, ring.place);
@@ -127,7 +118,7 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
         if constexpr (continues) {
           shared.q_full(next.place).wait(next.parity);
           products_begin();
-          multiply_queries<S, S::Dk>(s, k, own(q_at(next.place)));
+          multiply_queries<S, S::Dk, queries>(s, k, own(q_at(next.place)));
           products_commit();
         }
         const std::uint32_t p_at = block_address(shared.scores +
@@ -148,7 +139,7 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
         if constexpr (continues) {
           shared.o_full(o_next.place).wait(o_next.parity);
           products_begin();
-          multiply_queries<S, S::Dv>(dp, v, own(d_o_at(o_next.place)));
+          multiply_queries<S, S::Dv, queries>(dp, v, own(d_o_at(o_next.place)));
           products_commit();
           begin_scores(s, next.place);
           products_wait<1>();
