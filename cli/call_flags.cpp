@@ -86,4 +86,12 @@ void add_call_flags(const Verb& verb, CallFlags& flags) {
       parse_window);
 }
 
+void add_backend_flag(const Verb& verb, std::optional<Backend>& backend) {
+  FlagGroup(verb, "Attention")
+      .word("--backend", backend,
+            "computes the blocks: " + word_choice<Backend>() +
+                " (the fastest that the calibration measured; without one " +
+                std::string(word_of(Backend{})) + ")");
+}
+
 }  // namespace usp::cli

@@ -40,5 +40,7 @@ struct CallFlags {
 
 /// Adds the group "Attention".
 void add_call_flags(const Verb& verb, CallFlags& flags);
+/// Adds --backend to it.
+void add_backend_flag(const Verb& verb, std::optional<Backend>& backend);
 
 }  // namespace usp::cli

@@ -208,10 +208,7 @@ void add_rule_flags(const Verb& verb, RuleFlags& flags, std::vector<i64>& kv_doc
                "edge in tokens of a per-head block pattern given with the run", 1, max_tokens);
   group.tokens("--replicated", flags.replicated,
                "the first N tokens are on every rank; of --kv-seq, only the keys");
-  group.word("--backend", flags.backend,
-             "computes the blocks: " + word_choice<Backend>() +
-                 " (the fastest that the calibration measured; without one " +
-                 std::string(word_of(Backend{})) + ")");
+  add_backend_flag(verb, flags.backend);
   group.flag("--alibi", flags.score.alibi, "ALiBi: a slope per query head, given with the run");
   group.flag("--sinks", flags.sink, "a learned logit per query head joins the softmax");
   group.flag("--lse", flags.lse, "return the log-sum-exp in the layout of the output");

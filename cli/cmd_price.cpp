@@ -16,6 +16,7 @@ namespace {
 struct PriceFlags {
   CallFlags call;
   MeshFlags mesh;
+  std::optional<Backend> backend;
   ExecutionFlags execution;
   ClusterFlags cluster;
 };
@@ -38,6 +39,7 @@ void price(const PriceFlags& flags, const Invocation& invocation) {
   check_call(call, cluster);
   const Calibration calibration = calibration_of(cluster, flags.cluster.calibration);
   note_void_p2p(flags.cluster, cluster, calibration, invocation);
+  call.plan.backend = flags.backend ? *flags.backend : fastest_backend(cluster, calibration, call);
   const PriceReport report = price_call(cluster, calibration, call);
   std::cout << (invocation.json ? price_json(report) : price_text(report));
 }
@@ -57,6 +59,7 @@ void register_price(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<PriceFlags>();
   add_call_flags(verb, flags->call);
   add_layout_flags(verb, flags->mesh);
+  add_backend_flag(verb, flags->backend);
   add_execution_flags(verb, flags->execution, "Layout");
   add_cluster_flags(verb, flags->cluster, "--cluster");
   add_calibration_flag(verb, flags->cluster, plain_group, "the cluster names");

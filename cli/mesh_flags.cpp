@@ -4,6 +4,7 @@
 #include "flag_effects.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/planner/price_report.hpp"
 #include "usp/planner/step_input.hpp"
 #include "usp/schedule/generate.hpp"
 #include "usp/topology/validate.hpp"
@@ -35,7 +36,11 @@ void add_schedule_flags(FlagGroup& group, Constraints& fixed, bool has_defaults)
   group.number("--head-chunks", fixed.head_chunks,
                "chunks in which heads are exchanged and attended" + default_note(has_defaults, "1"), 1,
                max_head_chunks);
-  group.word("--layout", fixed.layout, word_choice<LayoutKind>() + default_word(has_defaults, plan.layout));
+  group.word("--layout", fixed.layout,
+             word_choice<LayoutKind>() +
+                 default_note(has_defaults, std::string(word_of(plan.layout)) + "; " +
+                                                std::string(word_of(LayoutKind::contiguous)) +
+                                                " of full masks and of one row"));
   const std::string two_levels = std::string(word_of(default_method({2, 2, 1}))) + " with --ring-inner";
   group.word("--method", fixed.method,
              word_choice<Method>() +
@@ -128,7 +133,7 @@ void set_layout(const MeshFlags& flags, AttentionPlan& plan) {
   plan.method = fixed.method.value_or(default_method(plan.mesh));
   if (inner != rows && !plan.method->two_level_ring)
     throw UsageError("--ring-inner cuts the ring of --method double_ring; leave one of them out");
-  plan.layout = fixed.layout.value_or(plan.layout);
+  plan.layout = fixed.layout.value_or(default_layout(plan.mesh, plan.band));
   plan.dkv_return = fixed.dkv_return.value_or(plan.dkv_return);
   check_method(plan, inner != rows);
   plan.head_chunks = fixed.head_chunks.value_or(1);

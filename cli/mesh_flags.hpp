@@ -34,7 +34,8 @@ struct SweptDegrees {
 /// Throws UsageError for a flag without effect beside another.
 void check_mesh(const MeshFlags& flags, bool forward_only, SweptDegrees swept = {});
 
-/// Mesh, method, layout and so on of one call; an undecided field takes the default that --help names.
+/// Mesh, method, layout and so on of one call, whose band is set; an undecided field takes the default that
+/// --help names.
 void set_layout(const MeshFlags& flags, AttentionPlan& plan);
 [[nodiscard]] Placement placement_of(const MeshFlags& flags);
 

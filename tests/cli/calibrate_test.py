@@ -132,7 +132,7 @@ class Calibrate(unittest.TestCase):
         self.command = ["calibrate", "--add", str(rows), "--cluster", str(self.cluster), "-o", str(self.calibration)]
         code, outputs, errors = self.launch()
         self.assertEqual(code, 0, errors)
-        self.assertIn("kernels: times x", outputs[0])
+        self.assertIn("kernels of cpu: times x", outputs[0])
         self.assertEqual(outputs[1], "")
         corrected = [source for source in json.loads(self.calibration.read_text())["sources"]
                      if source["measurement"].startswith("corrected")]
@@ -147,7 +147,7 @@ class Calibrate(unittest.TestCase):
             run.write_text(usp(verb, str(plan), "--json").stdout)
             done = usp(*add, "--plan", str(plan))
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("kernels: times x", done.stdout)
+            self.assertIn("kernels of cpu: times x", done.stdout)
             self.assertIn("by 2 rows", done.stdout)
         done = usp(*add)
         self.assertEqual(done.returncode, 2, done.stderr)

@@ -97,6 +97,19 @@ TEST_P(AttentionContract, BlocksRepeatBitForBitForward) {
   }
 }
 
+TEST_P(AttentionContract, BlocksRepeatBitForBit) {
+  const auto kernel = make();
+  for (const Case& c : {zigzag(), documents()}) {
+    const Inputs in(c, type(), type());
+    BlockTrial first(c, in, even_blocks(c.k_rows, 5), true), second(c, in, even_blocks(c.k_rows, 5), true);
+    first.all(*kernel);
+    second.all(*kernel);
+    EXPECT_EQ(first.trial.dq.memory(), second.trial.dq.memory());
+    EXPECT_EQ(first.results().dk, second.results().dk);
+    EXPECT_EQ(first.results().dv, second.results().dv);
+  }
+}
+
 TEST_P(AttentionContract, ErrorDoesNotGrowWithBlocks) {
   if (!backend().rounds_steps) GTEST_SKIP() << "nothing is rounded but the state";
   const auto kernel = make();

@@ -20,11 +20,12 @@ std::unique_ptr<kernels::AttentionKernel> mma() {
   return on_device([](kernels::Memory& memory) { return kernels::make_mma_kernel(memory); });
 }
 
+template <bool deterministic>
 std::unique_ptr<kernels::AttentionKernel> hopper() {
   need_gpu();
   return on_device([](kernels::Memory& memory) {
     return kernels::hopper::make_kernel(
-        memory, {}, [&memory] { return from_host(memory, kernels::make_reference_kernel()); });
+        memory, {deterministic}, [&memory] { return from_host(memory, kernels::make_reference_kernel()); });
   });
 }
 
@@ -48,7 +49,8 @@ const std::vector<NamedBackend>& backends() {
        {DType::bf16, DType::fp16},
        {2e-2, 3e-3, 0, 0},
        true,
-       {"CallsProgressBetweenTiles", "RepeatsBitForBit", "GradientSkipsRowsThatNothingWasSeenFor"}},
+       {"CallsProgressBetweenTiles", "RepeatsBitForBit", "BlocksRepeatBitForBit",
+        "GradientSkipsRowsThatNothingWasSeenFor"}},
       // It takes o instead of delta, and a row with lse = -inf must still have finite queries.
       {"cudnn",
        cudnn,
@@ -56,13 +58,22 @@ const std::vector<NamedBackend>& backends() {
        {2e-2, 3e-3, 0, 0},
        true,
        // Each block's results are rounded.
-       {"CallsProgressBetweenTiles", "GradientSkipsRowsThatNothingWasSeenFor", "ErrorDoesNotGrowWithBlocks"}},
+       {"CallsProgressBetweenTiles", "RepeatsBitForBit", "BlocksRepeatBitForBit",
+        "GradientSkipsRowsThatNothingWasSeenFor", "ErrorDoesNotGrowWithBlocks"}},
       {"hopper",
-       hopper,
+       hopper<false>,
        {DType::bf16, DType::fp16},
        {2e-2, 3e-3, 0, 0},
        true,
-       {"CallsProgressBetweenTiles", "RepeatsBitForBit", "GradientSkipsRowsThatNothingWasSeenFor"},
+       {"CallsProgressBetweenTiles", "RepeatsBitForBit", "BlocksRepeatBitForBit",
+        "GradientSkipsRowsThatNothingWasSeenFor"},
+       true},
+      {"hopper_deterministic",
+       hopper<true>,
+       {DType::bf16, DType::fp16},
+       {2e-2, 3e-3, 0, 0},
+       true,
+       {"CallsProgressBetweenTiles", "GradientSkipsRowsThatNothingWasSeenFor"},
        true}};
   return all;
 }

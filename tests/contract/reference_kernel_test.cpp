@@ -47,6 +47,27 @@ TEST(Oracle, EqualsDenseAttention) {
   }
 }
 
+TEST(Oracle, AllowsProbabilitiesToUnderflow) {
+  schedule::Slice far = banded(9, 7, 0, unbounded);
+  far.q_pos = 60;
+  Case c = one_slice("far", far);
+  c.alibi = c.sink = true;
+  const Inputs in(c, DType::fp16, DType::fp16);
+  const kernels::Oracle oracle = oracle_of(c, in, DType::fp16);
+  Results flushed;
+  for (const auto& [values, truth] : {std::pair(&flushed.o, &oracle.out),
+                                      {&flushed.delta, &oracle.delta},
+                                      {&flushed.dq, &oracle.dq},
+                                      {&flushed.dk, &oracle.dk},
+                                      {&flushed.dv, &oracle.dv}}) {
+    for (const double x : truth->values) EXPECT_TRUE(x != 0 && std::abs(x) < 1e-9) << x;
+    values->assign(truth->values.size(), 0);
+  }
+  flushed.lse = oracle.lse.values;
+  flushed.d_sink.assign(oracle.d_sink.size(), 0);
+  EXPECT_EQ(row_faults(flushed, oracle, DType::fp16), "");
+}
+
 /// sum of o * d_o with one input element moved by `step`.
 double loss(const Case& c, const Inputs& in, Tensor4 Inputs::*which, std::size_t element, double step,
             double d_sink) {

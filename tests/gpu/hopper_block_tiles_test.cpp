@@ -76,12 +76,12 @@ void check_queries(const Draw& draw, i64 count, int group) {
   EXPECT_EQ(met, pairs_by_block(blocks)) << draw.text();
 }
 
-void check_keys(const Draw& draw, i64 count) {
+void check_keys(const Draw& draw, i64 count, const KeyTile& size) {
   const Blocks blocks(draw.problem, count);
   const BlockSlices slices = blocks.all();
   std::vector<GradRows> rows;
   for (std::size_t i = 0; i < blocks.ranges.size(); ++i) rows.push_back({blocks.c.grad_rows(), i % 2 == 1});
-  const TileTable<QuerySegment> table = key_tiles(slices.list(), rows);
+  const TileTable<QuerySegment> table = key_tiles(slices.list(), rows, size);
   std::vector<i64> met(rows.size(), 0), tiles(rows.size(), 0);
   std::map<std::tuple<int, int>, int> places;
   for (const TileEntry& tile : table.tiles) {
@@ -92,10 +92,10 @@ void check_keys(const Draw& draw, i64 count) {
       const QuerySegment& segment = table.segments[static_cast<std::size_t>(n)];
       ASSERT_EQ(segment.block, tile.block) << draw.text();
       ASSERT_LT(segment.begin, segment.end) << draw.text();
-      streamed += (segment.end - segment.begin + step_rows - 1) / step_rows;
+      streamed += (segment.end - segment.begin + size.step - 1) / size.step;
       const schedule::Slice& s = slices.list().at[segment.slice];
       for (i64 row = segment.begin; row < segment.end; ++row)
-        for (i64 gradient = tile.row; gradient < tile.row + key_rows; ++gradient) {
+        for (i64 gradient = tile.row; gradient < tile.row + size.keys; ++gradient) {
           const bool seen = sees(s, row, gradient + segment.shift);
           met[static_cast<std::size_t>(tile.block)] += seen ? 1 : 0;
           ASSERT_TRUE(segment.masked != 0 || seen) << draw.text();
@@ -105,7 +105,8 @@ void check_keys(const Draw& draw, i64 count) {
     EXPECT_TRUE(streamed > 0 || rows[static_cast<std::size_t>(tile.block)].overwrite) << draw.text();
   }
   for (std::size_t i = 1; i < rows.size(); i += 2)
-    EXPECT_EQ(tiles[i], (rows[i].count + key_rows - 1) / key_rows) << draw.text() << ": all rows are written";
+    EXPECT_EQ(tiles[i], (rows[i].count + size.keys - 1) / size.keys)
+        << draw.text() << ": all rows are written";
   EXPECT_EQ(met, pairs_by_block(blocks)) << draw.text();
 }
 
@@ -114,7 +115,7 @@ void check_runs(const Draw& draw, i64 count) {
   const Blocks blocks(draw.problem, count);
   const BlockSlices slices = blocks.all();
   const std::vector<GradRows> rows(blocks.ranges.size(), {blocks.c.grad_rows(), true});
-  const TileTable<QuerySegment> before = key_tiles(slices.list(), rows);
+  const TileTable<QuerySegment> before = key_tiles(slices.list(), rows, key_tile(128, 128));
   TileTable<QuerySegment> table = before;
   const ClaimRuns runs = order_by_block(table);
   const auto place = [](const TileEntry& t) {
@@ -152,7 +153,8 @@ TEST(HopperBlockTiles, ArrivingBlocksAreClaimedInTheOrderOfTheList) {
   // Half of a causal block is light: it ends the launch.
   const std::vector<schedule::Slice> slices{test::banded(512, 512, 0, unbounded), test::rectangle(512, 512)};
   const int block[] = {0, 1};
-  TileTable<QuerySegment> table = key_tiles({slices.data(), 2, block}, std::vector<GradRows>(2, {512, true}));
+  TileTable<QuerySegment> table =
+      key_tiles({slices.data(), 2, block}, std::vector<GradRows>(2, {512, true}), key_tile(128, 128));
   EXPECT_EQ(order_by_block(table).busy, (std::vector<int>{2, 6, 8}));
 }
 
@@ -162,7 +164,7 @@ TEST(HopperBlockTiles, MeetEveryVisiblePairOnceInItsBlock) {
   for (const Draw& draw : draws)
     for (const i64 count : {1, 3, 15}) {
       for (const int group : {1, 4, 6}) check_queries(draw, count, group);
-      check_keys(draw, count);
+      for (const KeyTile& size : {key_tile(128, 128), key_tile(256, 256)}) check_keys(draw, count, size);
     }
 }
 
@@ -183,20 +185,21 @@ TEST(HopperBlockTiles, HeadsThatShareKeysAreBundledWhereFewerKeysStream) {
 
 TEST(HopperBlockTiles, BlocksBeginAtDifferentQueries) {
   // Four blocks of one tile of keys, which all queries see.
-  std::vector<schedule::Slice> slices(4, test::rectangle(512, key_rows));
+  constexpr KeyTile size = key_tile(128, 128);
+  std::vector<schedule::Slice> slices(4, test::rectangle(512, size.keys));
   const int block[] = {0, 1, 2, 3};
   const TileTable<QuerySegment> table =
-      key_tiles({slices.data(), 4, block}, std::vector<GradRows>(4, {key_rows, true}));
+      key_tiles({slices.data(), 4, block}, std::vector<GradRows>(4, {size.keys, true}), size);
   for (const TileEntry& tile : table.tiles)
-    EXPECT_EQ(table.segments[static_cast<std::size_t>(tile.segment_begin)].begin, tile.block * key_rows);
+    EXPECT_EQ(table.segments[static_cast<std::size_t>(tile.segment_begin)].begin, tile.block * size.keys);
 }
 
 TEST(HopperBlockTiles, ListsOfNothing) {
-  const TileTable<QuerySegment> none = key_tiles({nullptr, 0}, {{300, false}, {0, true}});
+  const TileTable<QuerySegment> none = key_tiles({nullptr, 0}, {{300, false}, {0, true}}, {128, 64});
   EXPECT_TRUE(none.tiles.empty());
-  EXPECT_EQ(key_tiles({nullptr, 0}, {{300, false}, {300, true}}).tiles.size(), 3U);
+  EXPECT_EQ(key_tiles({nullptr, 0}, {{300, false}, {300, true}}, {128, 64}).tiles.size(), 3U);
   EXPECT_EQ(query_tiles({nullptr, 0}, 300, {{0, 8}, 4}, 128).table.busy, 0);
-  TileTable<QuerySegment> idle = key_tiles({nullptr, 0}, {{300, true}});
+  TileTable<QuerySegment> idle = key_tiles({nullptr, 0}, {{300, true}}, {128, 64});
   const ClaimRuns runs = order_by_block(idle);
   EXPECT_EQ(runs.busy, std::vector<int>{0});
   EXPECT_EQ(runs.all, std::vector<int>{3});

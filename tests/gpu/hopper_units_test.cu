@@ -63,21 +63,23 @@ __device__ void place_operand(char* shared, const float* matrix, int outer, Majo
 
 enum class Left { shared_k, shared_mn, registers };
 
-template <class T, int N, Left left, Major b_major>
+/// Of b the columns from `first` on.
+template <class T, int N, Left left, Major b_major, int first>
 __global__ void multiply(const float* a, const float* b, float* out) {
   extern __shared__ char memory[];
   char* const base = memory + ((1024 - (shared_address(memory) & 1023)) & 1023);
   char* const b_at = base + 2 * product_rows * depth;
   constexpr Major a_major = left == Left::shared_mn ? Major::mn : Major::k;
   place_operand<T>(base, a, product_rows, a_major);
-  place_operand<T>(b_at, b, N, b_major);
+  place_operand<T>(b_at, b, first + N, b_major);
   fence_async_proxy();
   __syncthreads();
 
   const int lane = static_cast<int>(threadIdx.x) & 31,
             row = 16 * (static_cast<int>(threadIdx.x) >> 5) + (lane >> 2);
   const Operand left_operand(shared_address(base), a_major == Major::k ? product_rows : depth);
-  const Operand right_operand(shared_address(b_at), b_major == Major::k ? N : depth);
+  const Operand right_operand = Operand(shared_address(b_at), b_major == Major::k ? N : depth)
+                                    .moved(first * tile_row_bytes / tile_columns);
   std::uint32_t fragments[depth / 16][4];
   for (int s = 0; s < depth / 16; ++s)
     for (int i = 0; i < 4; ++i) {
@@ -112,12 +114,14 @@ std::vector<float> whole_numbers(int count, unsigned seed) {
 }
 
 /// "" or the first place that differs from the sum in fp64.
-template <class T, int N, Left left, Major b_major>
+template <class T, int N, Left left, Major b_major, int first = 0>
 std::string product_fault() {
-  const std::vector<float> a = whole_numbers(product_rows * depth, 1), b = whole_numbers(N * depth, 2);
+  static_assert(first == 0 || b_major == Major::mn);
+  const std::vector<float> a = whole_numbers(product_rows * depth, 1),
+                           b = whole_numbers((first + N) * depth, 2);
   const Mirror<float> device_a(a), device_b(b), out(std::vector<float>(product_rows * N, -1));
   constexpr int bytes = 2 * depth * (product_rows + (N + 63) / 64 * 64) + 1024;
-  auto* kernel = multiply<T, N, left, b_major>;
+  auto* kernel = multiply<T, N, left, b_major, first>;
   device::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                      "cudaFuncSetAttribute");
   kernel<<<1, 128, bytes>>>(device_a.get(), device_b.get(), out.get());
@@ -128,7 +132,7 @@ std::string product_fault() {
       double sum = 0;
       for (int d = 0; d < depth; ++d)
         sum += static_cast<double>(a[static_cast<std::size_t>(i * depth + d)]) *
-               static_cast<double>(b[static_cast<std::size_t>(j * depth + d)]);
+               static_cast<double>(b[static_cast<std::size_t>((first + j) * depth + d)]);
       if (static_cast<double>(got[static_cast<std::size_t>(i * N + j)]) != sum)
         return "row " + std::to_string(i) + ", column " + std::to_string(j) + ": " +
                std::to_string(got[static_cast<std::size_t>(i * N + j)]) + " instead of " +
@@ -175,6 +179,8 @@ class HopperUnits : public ::testing::Test {
 };
 
 TEST_F(HopperUnits, ProductsAreExact) {
+  expect_products<Bf16, 32>();
+  expect_products<Bf16, 48>();
   expect_products<Bf16, 64>();
   expect_products<Bf16, 80>();
   expect_products<Bf16, 96>();
@@ -182,9 +188,15 @@ TEST_F(HopperUnits, ProductsAreExact) {
   expect_products<Bf16, 176>();
   expect_products<Bf16, 192>();
   expect_products<Bf16, 256>();
+  expect_products<Fp16, 32>();
   expect_products<Fp16, 64>();
   expect_products<Fp16, 128>();
   expect_products<Fp16, 192>();
+}
+
+TEST_F(HopperUnits, ProductsBeginWithinATileOfColumns) {
+  EXPECT_EQ((product_fault<Bf16, 32, Left::shared_mn, Major::mn, 32>()), "");
+  EXPECT_EQ((product_fault<Fp16, 32, Left::shared_mn, Major::mn, 32>()), "");
 }
 
 TEST_F(HopperUnits, BoxesFollowTheStridesOfTheView) {

@@ -73,7 +73,7 @@ def test_planner():
     assert all(refused.values()), refused
     arguments = dict(query_heads=8, kv_heads=8, head_dim=64, seq=4096, batch=1, cluster=None, ranks=2, nodes=None,
                      head_dim_v=None, causal=True, window=None, sink=False, softcap=None, dropout=0.0, documents=(),
-                     dtype="bf16", backend="cpu", training=True, max_candidates=1, ring=2)
+                     dtype="bf16", backend="cpu", training=True, calibration=None, max_candidates=1, ring=2)
     refused = attack(usp.plan_attention, arguments)
     assert all(refused.values()), refused
     with pytest.raises(usp.UsageError, match="takes no 'rings'"):

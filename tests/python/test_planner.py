@@ -146,6 +146,27 @@ def test_attention_call():
         usp.plan_attention(query_heads=4, kv_heads=3, head_dim=8, seq=64, ranks=4)
 
 
+def test_attention_call_by_a_calibration(tmp_path):
+    call = dict(query_heads=16, kv_heads=16, head_dim=128, seq=16384, cluster="h200")
+    own = usp.plan_attention(**call)
+    assert own.request["calibration"] != "h200_sxm-pair" and own.best.backend == "cpu" and not own.backends
+    pair = usp.plan_attention(**call, calibration="h200_sxm-pair")
+    assert pair.request["calibration"] == "h200_sxm-pair"
+    assert {price.backend for price in pair.backends} == {"cudnn", "mma", "hopper", "hopper_cudnn"}
+    assert pair.best.backend == pair.backends[0].backend != "cpu"
+    assert pair.best.time_s != own.best.time_s
+    shipped = REPOSITORY / "configs" / "calibrations" / "h200_sxm-pair.json"
+    file = tmp_path / "mine.json"
+    file.write_text(shipped.read_text())
+    assert usp.plan_attention(**call, calibration=file).best == pair.best
+    with pytest.raises(usp.UsageError, match="ranks are threads"):
+        usp.plan_attention(query_heads=4, kv_heads=2, head_dim=8, seq=64, ranks=4, calibration="h200_sxm-pair")
+    with pytest.raises(usp.UspError, match="nowhere.json"):
+        usp.plan_attention(**call, calibration=tmp_path / "nowhere.json")
+    with pytest.raises(usp.UsageError, match="calibration"):
+        usp.plan_attention(**call, calibration=3)
+
+
 def test_this_machine(monkeypatch, tmp_path):
     import torch
     from usp_attention import _machine

@@ -239,6 +239,20 @@ static void test_attention(const char* usp) {
   OK(usp_plan_attention_json(
       "{\"ranks\": 4, \"shape\": {\"tokens\": 64, \"query_heads\": 4, \"head_dim_qk\": 8}}", &result));
   usp_text_free(result);
+  OK(usp_plan_attention_json(
+      "{\"cluster\": \"h200\", \"calibration\": \"h200_sxm-pair\", \"shape\": {\"tokens\": 16384,"
+      " \"query_heads\": 16, \"head_dim_qk\": 128}}",
+      &result));
+  CHECK(strstr(result, "\"calibration\": \"h200_sxm-pair\"") != NULL);
+  CHECK(strstr(result, "\"backend\": \"hopper\"") != NULL);  // priced beside others: it was measured
+  if (usp != NULL) {
+    char* text = printed(usp,
+                         "plan attention -q --json --cluster h200 --calibration h200_sxm-pair --seq 16384"
+                         " --heads 16 --kv-heads 16 --head-dim 128");
+    CHECK(strcmp(result, text) == 0);
+    free(text);
+  }
+  usp_text_free(result);
   const char* const shape = "\"shape\": {\"tokens\": 64, \"query_heads\": 4, \"head_dim_qk\": 8}";
   const struct {
     const char *begin, *word;
@@ -248,6 +262,8 @@ static void test_attention(const char* usp) {
                {"\"ranks\": 4, \"documents\": [1, 2], ", "/documents"},
                {"\"ranks\": 4, \"backend\": \"abacus\", ", "/backend"},
                {"\"ranks\": 4, \"fixed\": {\"ring\": 1, \"layout\": \"zigzag\"}, ", "/fixed/layout"},
+               {"\"ranks\": 4, \"calibration\": \"h200_sxm\", ", "/calibration"},
+               {"\"cluster\": \"b200\", \"calibration\": \"no_such\", ", "no_such"},
                {"\"ranks\": 4, \"rows\": 4, ", "rows"}};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
     char text[512];

@@ -60,14 +60,18 @@ TEST(MemoryTable, CompactFormHasTheBytesOfTheExplicitOne) {
     for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv})
       for (const DkvReturn dkv_return : {DkvReturn::circulate, DkvReturn::direct})
         for (const bool save_exchanged_qkv : {false, true})
-          for (const int head_chunks : {1, 2}) {
+          for (const auto& [backend, head_chunks] : {std::pair{Backend::cpu, 1},
+                                                     {Backend::cpu, 2},
+                                                     {Backend::mma, 1},
+                                                     {Backend::hopper_cudnn, 1}}) {
             AttentionPlan plan = attention(ring, ulysses, 1024);
+            plan.backend = backend;
             plan.method = method;
             plan.dkv_return = dkv_return;
             plan.save_exchanged_qkv = save_exchanged_qkv;
             plan.head_chunks = head_chunks;
             SCOPED_TRACE(std::string(word_of(method)) + " " + std::to_string(ring) + " x " +
-                         std::to_string(ulysses));
+                         std::to_string(ulysses) + " " + std::string(word_of(backend)));
             AttentionPricer pricer(links, plan.shape, Documents::single(1024, 1024), {});
             expect_bytes_of(Prepared(plan, Documents::single(1024, 1024), 0), pricer, plan);
           }
@@ -149,6 +153,7 @@ TEST(MemoryTable, WorkspaceOfOneLayerAndSavedStateOfEighty) {
     request.cluster = &machine.cluster;
     request.calibration = &machine.calibration;
     request.model = &model;
+    request.library_kernels = true;  // of the backend of the host, which runs here
     request.workload.seq = tokens;
     request.workload.recompute = Recompute::none;
     Choice choice;
@@ -157,8 +162,8 @@ TEST(MemoryTable, WorkspaceOfOneLayerAndSavedStateOfEighty) {
     choice.recompute = Recompute::none;
     const PlanCandidate candidate = price_choice(request, choice);
     ASSERT_EQ(candidate.attention.size(), 1U);
-    AttentionPlan plan = candidate.attention.front().plan;
-    plan.backend = Backend::cpu;
+    const AttentionPlan& plan = candidate.attention.front().plan;
+    ASSERT_EQ(plan.backend, Backend::cpu);
     comm::run_threads(plan.mesh.size(), {}, [&](comm::Communicator& ranks) {
       const HeldBytes held = run_layers(ranks, plan, model.layers);
       const MemoryTable& table = candidate.memory;

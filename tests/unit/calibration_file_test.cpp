@@ -105,6 +105,7 @@ TEST(CalibrationFile, WhatIsReadIsWrittenAgain) {
 
 TEST(CalibrationFile, KernelsOfSeveralBackendsAreNamedAndGivenOnce) {
   CalibrationFile content = two_hosts();
+  content.links->link_class = "nvswitch";
   content.attention.backend = "hopper";
   content.attention.data.call_forward_s = 2e-5;
   content.other_attention = {content.attention};

@@ -61,7 +61,7 @@ TEST(PlacePlan, AHostPlanTakesTheFirstPreferredThatIsThereElseMma) {
   EXPECT_EQ(both.plan.backend, Backend::hopper_cudnn);
   EXPECT_EQ(both.note, "backend cpu of the plan becomes hopper_cudnn, hopper with cuDNN is available");
   const PlacedPlan fast = place_plan(small_plan(), RunOn::gpu, "", [](Backend backend) {
-    return std::string(backend->generation.empty() ? "" : "it is for other cards");
+    return std::string(backend.has_parts() ? "it is for other cards" : "");
   });
   EXPECT_EQ(fast.plan.backend, Backend::cudnn);
   EXPECT_EQ(fast.note, "backend cpu of the plan becomes cudnn, cuDNN is available");

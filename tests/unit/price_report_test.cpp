@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/json.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/plan_attention.hpp"
 #include "usp/planner/plan_print.hpp"
 #include "usp/topology/compose.hpp"
 
@@ -53,6 +54,54 @@ TEST(PriceReport, TicksAndMovesSumUp) {
       EXPECT_NEAR(seconds, report.seconds, 1e-12);
     }
   }
+}
+
+/// The backend and the layout that a search would give the same call.
+TEST(PriceReport, DefaultsAreThoseOfASearch) {
+  Machine machine("h200");
+  machine.calibration = calibration_of(machine.cluster, "h200_sxm-pair");
+  AttentionRequest request;
+  request.cluster = &machine.cluster;
+  request.calibration = &machine.calibration;
+  for (const auto& [ring, ulysses] : {std::pair{1, 8}, {4, 2}})
+    for (const double softcap : {0.0, 30.0})
+      for (const bool causal : {true, false}) {
+        AttentionCall call = call_of(ring, ulysses);
+        call.plan.score.softcap = softcap;
+        call.plan.band = causal ? Band{0, unbounded} : Band{};
+        call.plan.layout = default_layout(call.plan.mesh, call.plan.band);
+        call.plan.backend = fastest_backend(machine.cluster, machine.calibration, call);
+        request.shape = call.plan.shape;
+        request.documents = call.documents;
+        request.band = call.plan.band;
+        request.score = call.plan.score;
+        request.fixed.ring = ring;
+        request.fixed.ulysses = ulysses;
+        request.fixed.head_chunks = 1;
+        request.fixed.method = Method::ring;
+        request.fixed.dkv_return = DkvReturn::circulate;
+        if (ring > 1) request.fixed.layout = call.plan.layout;
+        const AttentionCandidate best = plan_attention(request).best();
+        EXPECT_EQ(best.plan.layout, call.plan.layout);
+        EXPECT_EQ(best.plan.backend, call.plan.backend) << ring << " " << softcap << " " << causal;
+      }
+  EXPECT_EQ(default_layout({1, 4, 2}, {0, unbounded}), LayoutKind::zigzag);
+}
+
+TEST(PriceReport, APassThatIsLeftToAFallbackIsPricedAsThat) {
+  Machine machine("h200");
+  machine.calibration = calibration_of(machine.cluster, "h200_sxm-pair");
+  AttentionCall call = call_of(1, 8);
+  call.plan.score.softcap = 30;
+  const auto priced = [&](Backend backend) {
+    call.plan.backend = backend;
+    return price_call(machine.cluster, machine.calibration, call);
+  };
+  const PriceReport left = priced(Backend::hopper_cudnn), mma = priced(Backend::mma);
+  EXPECT_EQ(left.passes[0].price.seconds, mma.passes[0].price.seconds);
+  ASSERT_EQ(left.notes.size(), 2U);
+  EXPECT_EQ(left.notes[1], "backend hopper_cudnn: backward is left to mma, and priced so");
+  EXPECT_TRUE(mma.notes.empty());
 }
 
 // 4 x 128 FLOPs per visible pair and head, backward twice as many.

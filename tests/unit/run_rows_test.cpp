@@ -45,6 +45,11 @@ TEST(RunRows, ARunIsARowPerPassThatWasTimed) {
   ASSERT_EQ(rows.size(), 1U);
   EXPECT_EQ(rows[0].ring, 2);
   EXPECT_EQ(*rows[0].seconds, 1e-3);
+  EXPECT_EQ(rows[0].backend, Backend::cpu);
+  run["kernel"] = "cpu-avx512";
+  EXPECT_EQ(run_rows(run.dump(), "run", plan)[0].backend, Backend::cpu);
+  run["kernel"] = "hopper_cudnn";
+  EXPECT_EQ(run_rows(run.dump(), "run", plan)[0].backend, Backend::hopper_cudnn);
   run["passes"]["backward"] = {{"time_s", 2e-3}};
   EXPECT_EQ(run_rows(run.dump(), "run", plan).size(), 2U);
 }
@@ -68,6 +73,7 @@ TEST(RunRows, RunsThatTellNothingAreRefusedWithTheKey) {
       {"/mesh/ulysses", 2, "/mesh/ulysses"},
       {"/ranks", 4, "/ranks"},
       {"/dtype", "bf16", "/dtype"},
+      {"/fallbacks", Json::array({{{"step", "attend"}}}), "/fallbacks"},
       {"/passes", Json::object(), "/passes"},
       {"/passes", Json::parse(R"({"forward": null, "backward": null})"), "/passes"},
       {"/passes", Json::array(), "/passes"}};
@@ -97,6 +103,16 @@ TEST(RunRows, OtherKernelsAndOtherDevicesSayNothingOfACalibration) {
   run.erase("devices");
   run["kernel"] = "reference";
   EXPECT_THROW(check_run_machine(run.dump(), "run", calibration), InvalidInput);
+  run["kernel"] = "mma";
+  EXPECT_THROW(check_run_machine(run.dump(), "run", calibration), InvalidInput)
+      << "the calibration names none";
+  calibration.attention.backend = "cpu";
+  EXPECT_NO_THROW(check_run_machine(run.dump(), "run", calibration)) << "add_rows finds its kernels";
+  run["kernel"] = "cpu-avx512";
+  EXPECT_THROW(check_run_machine(run.dump(), "run", calibration), InvalidInput)
+      << "cpu was measured, not this";
+  calibration.attention.library->name = "cpu-avx512";
+  EXPECT_NO_THROW(check_run_machine(run.dump(), "run", calibration));
 }
 
 }  // namespace

@@ -45,6 +45,44 @@ TEST(StepChoice, LayersHaveTheLogitsOfTheModel) {
   }));
 }
 
+bool says_host(const PlanResult& result) {
+  return std::any_of(result.notes.begin(), result.notes.end(), [](const std::string& note) {
+    return note.find("layers have backend cpu: no backend of GPUs takes them there (mma: it is for") == 0;
+  });
+}
+
+/// Each pass of a layer is priced by the kernels of the backend that its plan names.
+TEST(StepChoice, LayersArePricedByTheBackendThatTheyName) {
+  Step step("llama-3.1-8b", 1);
+  const Calibration measured = calibration_of(step.cluster, "h200_sxm-pair");
+  step.request.calibration = &measured;
+  const PlanResult result = plan_step(step.request);
+  const LayerAttention& layer = result.best().attention.front();
+  EXPECT_EQ(layer.plan.backend, Backend::hopper_cudnn);
+  EXPECT_EQ(make_plan_file(step.request, result.best()).layers.front().plan.backend, Backend::hopper_cudnn);
+  LinkPricer links(step.cluster, measured);
+  AttentionPricer pricer(links, layer.plan.shape, Documents::single(8192, 8192), step.request.execution);
+  AttentionPlan call = layer.plan;
+  const auto priced_by = [&](Backend backend) {
+    call.backend = backend;
+    return pricer.price(call, result.best().choice.placement);
+  };
+  const AttentionPrice hopper = priced_by(Backend::hopper), cudnn = priced_by(Backend::cudnn);
+  EXPECT_EQ(layer.price.forward.seconds, hopper.forward.seconds);
+  EXPECT_EQ(layer.price.backward.seconds, cudnn.backward.seconds);
+  EXPECT_NE(hopper.forward.seconds, cudnn.forward.seconds);
+  EXPECT_NE(hopper.backward.seconds, cudnn.backward.seconds);
+
+  EXPECT_FALSE(says_host(result));
+
+  step.cluster.specs.front().generation.clear();
+  const PlanResult unknown = plan_step(step.request);
+  EXPECT_EQ(unknown.best().attention.front().plan.backend, Backend{});
+  EXPECT_TRUE(says_host(unknown));
+  step.request.library_kernels = true;
+  EXPECT_EQ(plan_step(step.request).best().attention.front().plan.backend, Backend{});
+}
+
 TEST(StepChoice, AGlobalBatchIsSharedByReplicas) {
   Step step("llama-3.1-8b", 2);
   step.request.global_batch = 12;

@@ -142,15 +142,17 @@ class Rows {
     const double* d_o = d_o_->row(b, row, head_);
     const double* o = oracle_.out.values.data() + oracle_.out.at(b, row, head_);
     const double delta = dot(d_o, o, oracle_.out.width);
-    // delta is a sum over dO * O of a rounded O, whose P were rounded: sum over P of (dO . V).
+    // delta is a sum over dO * O of a rounded O, whose P were rounded: sum over P of (dO . V). Either may
+    // underflow.
     const double d_o_roundings = call_.rounds_d_o ? 1 : 0;
     double delta_terms = (1 + d_o_roundings) * dot_terms(d_o, o, oracle_.out.width), products = 0;
+    for (i64 w = 0; w < oracle_.out.width; ++w) delta_terms += smallest_ * std::abs(d_o[w]);
     for (Pair& key : keys_) {
       const double* v = v_.row(b, key.k_row, kv_);
       key.dp = key.logit.keep * dot(d_o, v, oracle_.out.width);
       key.dp_terms = key.logit.keep * dot_terms(d_o, v, oracle_.out.width);
       if (!(key.dp_terms <= max_sum_)) key.dp_terms = infinity;
-      delta_terms += (key.p + flushed_ + error_of_p(key, units)) * std::abs(key.dp);
+      delta_terms += terms_of_p(key, units) * std::abs(key.dp);
       key.dp_terms *= units.share + d_o_roundings;
       products += key.p * key.dp_terms;
     }

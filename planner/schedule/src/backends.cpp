@@ -34,6 +34,14 @@ WordList<Backend> word_list<Backend>() {
   return {words.data(), words.size()};
 }
 
+bool runs_on_generation(Backend backend, std::string_view generation) {
+  const auto runs = [&](Pass pass) {
+    const auto& known = backend.of(pass)->generations;
+    return std::find(known.begin(), known.end(), generation) != known.end();
+  };
+  return runs(Pass::forward) && runs(Pass::backward);
+}
+
 Backend last_fallback(Backend backend) {
   while (backend->fallback != nullptr) backend = fallback_of(backend);
   return backend;
@@ -44,18 +52,21 @@ bool is_fallback(Backend backend) {
                      [&](Backend other) { return other->fallback == &*backend; });
 }
 
-std::vector<Backend> preferred_gpu_backends() {
-  std::vector<Backend> preferred;
-  for (const Backend backend : backends())
-    if (backend->on_gpu && backend->preference > 0) preferred.push_back(backend);
-  std::sort(preferred.begin(), preferred.end(),
-            [](Backend a, Backend b) { return a->preference > b->preference; });
-  return preferred;
+const std::vector<Backend>& preferred_gpu_backends() {
+  static const std::vector<Backend> list = [] {
+    std::vector<Backend> preferred;
+    for (const Backend backend : backends())
+      if (backend->on_gpu && backend->preference > 0) preferred.push_back(backend);
+    std::sort(preferred.begin(), preferred.end(),
+              [](Backend a, Backend b) { return a->preference > b->preference; });
+    return preferred;
+  }();
+  return list;
 }
 
 Backend preferred_gpu_backend() {
   for (const Backend backend : preferred_gpu_backends())
-    if (backend->generation.empty()) return backend;
+    if (backend->generations.size() > 1) return backend;
   throw InternalError("no backend of GPUs is listed");
 }
 

@@ -4,7 +4,9 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/detail/card_backends.hpp"
 #include "usp/planner/score_predict.hpp"
+#include "usp/schedule/kernel_traits.hpp"
 
 #include <fmt/format.h>
 
@@ -28,9 +30,10 @@ struct Target {
   Of of = Of::kernels;
   int ranks = 1;
   int hosts = 1;
+  std::string backend = {};  ///< of kernels; empty: the calibration names none
 
   [[nodiscard]] std::string name() const {
-    if (of == Of::kernels) return "kernels";
+    if (of == Of::kernels) return backend.empty() ? "kernels" : "kernels of " + backend;
     return fmt::format("{} of {}{}", of == Of::alltoall ? "alltoall" : "hops", counted(ranks, "rank"),
                        hosts > 1 ? fmt::format(" on {} hosts", hosts) : "");
   }
@@ -40,9 +43,84 @@ struct Target {
     return key.operation == NetworkOperation::alltoall && key.hosts * key.ranks_per_host == ranks;
   }
   friend bool operator<(const Target& a, const Target& b) {
-    return std::tie(a.of, a.ranks, a.hosts) < std::tie(b.of, b.ranks, b.hosts);
+    return std::tie(a.of, a.ranks, a.hosts, a.backend) < std::tie(b.of, b.ranks, b.hosts, b.backend);
   }
 };
+
+/// Of a backend, or of a calibration that names none its only one; null: not measured.
+template <class Content>
+auto* surface_of(Content& content, const std::string& backend) {
+  if (content.attention.backend == backend) return &content.attention;
+  for (auto& other : content.other_attention)
+    if (other.backend == backend) return &other;
+  return static_cast<decltype(&content.attention)>(nullptr);
+}
+
+std::vector<Pass> passes_of(const ScoreRow& row) {
+  if (row.direction == ScoreRow::Direction::forward) return {Pass::forward};
+  if (row.direction == ScoreRow::Direction::backward) return {Pass::backward};
+  return {Pass::forward, Pass::backward};
+}
+
+/// The row with the backend that computed it, where the calibration names backends.
+ScoreRow with_backend(ScoreRow row, const CalibrationFile& content, const std::string& file) {
+  if (content.attention.backend.empty()) {
+    row.backend.reset();
+    return row;
+  }
+  if (row.library != ScoreRow::Library::usp)
+    throw InvalidInput(
+        {file, row.line, "library"},
+        fmt::format("the row was computed by the kernels of another library, and calibration {} "
+                    "measured backends of this runtime; give rows of library usp",
+                    content.name));
+  if (!row.backend) row.backend = find_backend(content.attention.backend);
+  return row;
+}
+
+/// Words of the measured backends.
+std::string measured_words(const CalibrationFile& content) {
+  std::string words = content.attention.backend;
+  for (const AttentionSurface& other : content.other_attention) words += ", " + other.backend;
+  return words;
+}
+
+/// The backend whose kernels computed a pass of a row: its own, or what that leaves the call to.
+std::string computing_backend(const ScoreRow& row, Pass pass, const CalibrationFile& content,
+                              const topology::Cluster& cluster, const std::string& file) {
+  if (!row.backend) return "";
+  AttentionPlan plan = score_plan(row, file);
+  const Calibration calibration = calibration_from(content);
+  const CardBackends cards(cluster, calibration);
+  const Range heads{0, std::max(1, plan.shape.query_heads / row.ulysses)};
+  plan.backend = cards.computing(plan, pass, heads);
+  if (const auto why = schedule::unsupported_reason(plan, pass, heads);
+      why != schedule::UnsupportedReason::none)
+    throw InvalidInput({file, row.line, "backend"},
+                       fmt::format("no backend that {} leaves the call to takes it: {}",
+                                   word_of(*row.backend), schedule::text_of(why, plan.backend)));
+  if (surface_of(content, std::string(word_of(plan.backend))) == nullptr)
+    throw InvalidInput(
+        {file, row.line, "backend"},
+        fmt::format(
+            "{} was computed by {}, whose kernels calibration {} did not measure (it has {}); measure "
+            "them with usp calibrate --backend {}",
+            pass == Pass::forward ? "forward" : "backward", word_of(plan.backend), content.name,
+            measured_words(content), word_of(plan.backend)));
+  return std::string(word_of(plan.backend));
+}
+
+/// The surface that a row of one rank corrects.
+std::string corrected_backend(const ScoreRow& row, const std::vector<std::string>& of_passes,
+                              const std::string& file) {
+  if (of_passes.front() != of_passes.back())
+    throw InvalidInput(
+        {file, row.line, "direction"},
+        fmt::format("forward was computed by {} and backward by {}: the time of both does not tell "
+                    "which of them it is of; give rows of one pass",
+                    of_passes.front(), of_passes.back()));
+  return of_passes.front();
+}
 
 int hosts_of(const topology::Cluster& cluster, int ranks) {
   std::set<int> hosts;
@@ -50,17 +128,18 @@ int hosts_of(const topology::Cluster& cluster, int ranks) {
   return static_cast<int>(hosts.size());
 }
 
-void check_type(const ScoreRow& row, const CalibrationFile& content, const std::string& file) {
+void check_type(const ScoreRow& row, const AttentionSurface& surface, const std::string& file) {
   const i64 bytes = bytes_of(score_plan(row, file).shape.dtype);
-  if (bytes != content.attention.data.element_bytes)
+  if (bytes != surface.data.element_bytes)
     throw InvalidInput(
         {file, row.line, "dtype"},
         fmt::format("the row is of {} bytes per element, the calibration was measured with {}; "
                     "measure rows of its type",
-                    bytes, content.attention.data.element_bytes));
+                    bytes, surface.data.element_bytes));
 }
 
-Target target_of(const ScoreRow& row, const topology::Cluster& cluster, const std::string& file) {
+Target target_of(const ScoreRow& row, const CalibrationFile& content, const topology::Cluster& cluster,
+                 const std::string& file) {
   if (!row.seconds)
     throw InvalidInput({file, row.line, "iters_per_s"}, "the row ran out of memory and has no time");
   if (static_cast<std::size_t>(row.world) > cluster.devices.size())
@@ -72,7 +151,12 @@ Target target_of(const ScoreRow& row, const topology::Cluster& cluster, const st
         {file, row.line, "ring"},
         "the time of a call along both axes does not tell which of them it is of; give rows of ring 1 "
         "or ulysses 1");
-  if (row.world == 1) return {};
+  std::vector<std::string> of_passes;
+  for (const Pass pass : passes_of(row)) {
+    of_passes.push_back(computing_backend(row, pass, content, cluster, file));
+    check_type(row, *surface_of(content, of_passes.back()), file);
+  }
+  if (row.world == 1) return {Target::Of::kernels, 1, 1, corrected_backend(row, of_passes, file)};
   return {row.ring > 1 ? Target::Of::hops : Target::Of::alltoall, row.world, hosts_of(cluster, row.world)};
 }
 
@@ -88,7 +172,7 @@ void scale_kernels(KernelData& data, double factor) {
 
 CalibrationFile scaled(CalibrationFile content, const Target& target, double factor) {
   if (target.of == Target::Of::kernels) {
-    scale_kernels(content.attention.data, factor);
+    scale_kernels(surface_of(content, target.backend)->data, factor);
     return content;
   }
   if (target.of == Target::Of::hops)
@@ -164,9 +248,9 @@ void widen(KernelData& data, const std::vector<RowFactor>& rows, double factor) 
 }
 
 /// The peak of cores is a measured rate, which rows may exceed; that of a card is its data sheet's.
-void hold_to_peak(CalibrationFile& content, const std::string& file) {
+void hold_to_peak(CalibrationFile& content, const AttentionSurface& corrected, const std::string& file) {
   double fastest = 0;
-  for (const KernelFit& fit : content.attention.data.fits) fastest = std::max(fastest, fit.peak_tflops);
+  for (const KernelFit& fit : corrected.data.fits) fastest = std::max(fastest, fit.peak_tflops);
   CalibrationFile::Device& device = content.device;
   if (fastest <= device.bf16_tflops) return;
   if (!content.links || content.links->link_class != host_links)
@@ -190,8 +274,9 @@ CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cl
                     "nothing of it; name its own cluster",
                     content.name, content.cluster, cluster.name));
   std::map<Target, std::vector<const ScoreRow*>> by_target;  // kernels first
-  for (const ScoreRow& row : rows) check_type(row, content, file);
-  for (const ScoreRow& row : rows) by_target[target_of(row, cluster, file)].push_back(&row);
+  std::vector<ScoreRow> named;
+  for (const ScoreRow& row : rows) named.push_back(with_backend(row, content, file));
+  for (const ScoreRow& row : named) by_target[target_of(row, content, cluster, file)].push_back(&row);
   CorrectedCalibration result{content, {}};
   for (const auto& [target, of_target] : by_target) {
     std::vector<RowFactor> factors;
@@ -200,8 +285,9 @@ CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cl
     const double factor = common_factor(factors, target, file);
     result.content = scaled(std::move(result.content), target, factor);
     if (target.of == Target::Of::kernels) {
-      widen(result.content.attention.data, factors, factor);
-      hold_to_peak(result.content, file);
+      AttentionSurface& corrected = *surface_of(result.content, target.backend);
+      widen(corrected.data, factors, factor);
+      hold_to_peak(result.content, corrected, file);
     }
     result.corrections.push_back({target.name(), factor, static_cast<int>(of_target.size())});
     result.content.sources.push_back(

@@ -249,10 +249,20 @@ void read_family(ObjectReader reader, AttentionSurface& surface) {
   reader.finish();
 }
 
+/// The word of a backend that is measured by itself.
+std::string read_backend(ObjectReader& reader) {
+  const auto backend = reader.enumeration<Backend>("backend");
+  if (backend.has_parts())
+    reader.fail("backend",
+                fmt::format("{} is {}: its parts are measured; name the one that these kernels are",
+                            word_of(backend), backend->summary));
+  return std::string(word_of(backend));
+}
+
 AttentionSurface read_attention(ObjectReader reader) {
   AttentionSurface surface;
   KernelData& data = surface.data;
-  if (reader.has("backend")) surface.backend = word_of(reader.enumeration<Backend>("backend"));
+  if (reader.has("backend")) surface.backend = read_backend(reader);
   if (reader.has("library")) {
     ObjectReader library = reader.object("library");
     surface.library = {library.string("name"), library.string("version")};
@@ -297,6 +307,22 @@ AttentionSurface read_attention(ObjectReader reader) {
   surface.scaled_why = reader.maybe_string("scaled_why").value_or("");
   reader.finish();
   return surface;
+}
+
+/// Refuses kernels of hosts beside links of cards, and the other way round.
+void check_device_of(const ObjectReader& top, const CalibrationFile& content) {
+  if (!content.links) return;
+  const bool host = content.links->link_class == host_links;
+  std::vector<std::string> words{content.attention.backend};
+  for (const AttentionSurface& other : content.other_attention) words.push_back(other.backend);
+  for (std::size_t i = 0; i < words.size(); ++i)
+    if (const auto backend = find_backend(words[i]); backend && (*backend)->on_gpu == host)
+      throw InvalidInput(
+          {top.file(), 0, i == 0 ? "/attention/backend" : fmt::format("/other_attention/{}/backend", i - 1)},
+          fmt::format(
+              "{} computes on {}, and the links are of class {}: name the backend that was measured, or the "
+              "class of these links",
+              words[i], host ? "GPUs" : "hosts", content.links->link_class));
 }
 
 /// Of other backends than `first`: each named, and once.
@@ -388,6 +414,7 @@ CalibrationFile read_calibration_file(const std::string& text, const std::string
   content.attention = read_attention(top.object("attention"));
   if (top.has("other_attention"))
     content.other_attention = read_other_attention(top, content.attention.backend);
+  check_device_of(top, content);
   if (top.has("products")) content.products = read_products(top.object("products"));
   top.finish();
   return content;

@@ -165,7 +165,9 @@ void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
   const topology::DeviceSpec& card = cluster.specs.front();
   const auto curves = [&](const char* link_class, double gb_s, double always_band) {
     const Calibration* from = &calibration;
-    if (calibration.link_class != link_class) from = &lender_of(link_class, gb_s);
+    // One of kernels alone holds no curves.
+    if (calibration.link_class != link_class || !own.has(Collective::alltoall))
+      from = &lender_of(link_class, gb_s);
     const double ratio = gb_s / from->link_gb_s;
     const bool same = from == &calibration && std::abs(ratio - 1) <= same_links;
     const double band = std::max(always_band, same ? 0 : nvswitch_band);

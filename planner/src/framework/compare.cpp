@@ -177,6 +177,7 @@ class Comparer {
   void add_tensor() {
     ComparedWay way{"megatron tensor SP", "megatron", std::nullopt, "", {}};
     PlanRequest request = request_;
+    request.library_kernels = true;
     request.fixed.ring = request.fixed.ulysses = 1;
     request.fixed.tensor.reset();
     request.fixed.data.reset();

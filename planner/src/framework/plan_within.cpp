@@ -81,6 +81,7 @@ class Within {
     check_stages();
     base.search_offload = false;
     base.equal_stages = framework_.equal_stages && !has_fewer_at_ends();
+    base.library_kernels = !framework_.any_plan;
     for (const ExchangeMode& mode : framework_.modes)
       for (const bool with_ring : {false, true})
         if (with_ring ? mode.ring : !mode.both) search(base, mode, with_ring);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
+#include "usp/planner/detail/card_backends.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/schedule/generate.hpp"
 #include "usp/schedule/limits.hpp"
@@ -22,12 +23,10 @@ DType dtype_of(Precision precision) {
   throw InternalError("unknown precision");
 }
 
-/// The fallback of GPUs where no other kernel computes these logits and its own were measured; else that of
-/// the host, which stands for the backend that the layers' plans are given in the end.
-Backend backend_of_scores(const AttentionPlan& plan, const Calibration& calibration) {
-  const Backend last = last_fallback(preferred_gpu_backend());
-  const bool other_logits = plan.score.softcap != 0 || plan.score.alibi;
-  return other_logits && calibration.measured(last) ? last : Backend{};
+/// A framework's kernels are no backend: they are priced as the calibration's own.
+Backend backend_of(const PlanRequest& request, const AttentionPlan& plan) {
+  if (request.library_kernels) return Backend{};
+  return CardBackends(*request.cluster, *request.calibration).of_layer(plan, request.workload.training);
 }
 
 }  // namespace
@@ -62,7 +61,7 @@ AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, c
   plan.score.scale = kind.scale.value_or(0);
   plan.score.softcap = kind.softcap.value_or(0);
   plan.score.alibi = kind.alibi;
-  plan.backend = backend_of_scores(plan, *request.calibration);
+  plan.backend = backend_of(request, plan);
   if (kind.kind == LayerMixer::cross) return plan;
   if (w.causal) plan.band.diff_min = 0;
   const i64 longest = longest_document(w.documents, w.seq);

@@ -5,6 +5,7 @@
 #include "usp/base/error.hpp"
 #include "usp/planner/cluster_summary.hpp"
 #include "usp/planner/detail/axes.hpp"
+#include "usp/planner/detail/card_backends.hpp"
 #include "usp/planner/model_config.hpp"
 #include "usp/schedule/effort.hpp"
 #include "usp/schedule/limits.hpp"
@@ -66,41 +67,6 @@ StepWorkload step_workload(const Workload& workload, const MemoryPolicy& memory)
   step.offload_layers = workload.offload_layers;
   step.memory = memory;
   return step;
-}
-
-/// The most preferred that the calibration measured, or else what it prices with, where the cards of the
-/// cluster run it; else the preferred one.
-Backend gpu_backend(const topology::Cluster& cluster, const Calibration& calibration) {
-  std::vector<Backend> wanted = preferred_gpu_backends();
-  std::erase_if(wanted, [&](Backend backend) { return !calibration.measured(backend); });
-  if (const auto priced = find_backend(calibration.kernel_backend); priced && (*priced)->on_gpu)
-    wanted.push_back(*priced);
-  for (const Backend backend : wanted)
-    if (std::all_of(cluster.specs.begin(), cluster.specs.end(), [&](const auto& card) {
-          return backend->generation.empty() || card.generation == backend->generation;
-        }))
-      return backend;
-  return preferred_gpu_backend();
-}
-
-/// What computes the layers where the plan is for GPUs that this project has kernels for; else the host.
-Backend backend_of(const topology::Cluster& cluster, const Calibration& calibration, AttentionPlan plan) {
-  const bool other_gpus =
-      std::any_of(cluster.links.begin(), cluster.links.end(),
-                  [](const topology::Link& link) { return link.kind == topology::LinkKind::xgmi; });
-  if (other_gpus) return Backend{};
-  plan.backend = gpu_backend(cluster, calibration);
-  try {
-    check_attention_plan(plan);
-  } catch (const Error&) {  // a type or heads that no kernel of GPUs takes
-    return Backend{};
-  }
-  const auto leaves = [&](Pass pass) {
-    return schedule::unsupported_reason(schedule::kernel_traits(plan.backend.of(pass)),
-                                        schedule::call_traits(plan, pass, {0, plan.shape.query_heads})) !=
-           schedule::UnsupportedReason::none;
-  };
-  return leaves(Pass::forward) && leaves(Pass::backward) ? last_fallback(plan.backend) : plan.backend;
 }
 
 }  // namespace
@@ -212,6 +178,7 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
   file.workload_digest = workload_digest(workload);
   file.cluster_digest = cluster_digest(*request.cluster);
   LinkPricer links(*request.cluster, *request.calibration);
+  const CardBackends backends(*request.cluster, *request.calibration);
   for (const LayerAttention& attention : candidate.attention) {
     const LayerKind& kind = request.model->kinds[attention.kind];
     require_executable(kind, *request.model);
@@ -220,7 +187,7 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
     layer.layers = kind.layers;
     layer.per_layer = kind.per_layer;
     layer.plan = attention.plan;
-    layer.plan.backend = backend_of(*request.cluster, *request.calibration, attention.plan);
+    layer.plan.backend = backends.of_layer(attention.plan, workload.training);
     if (kind.kind == LayerMixer::chunked) layer.chunk_tokens = kind.window.value_or(0);
     layer.forward = {attention.price.forward.seconds, attention.price.forward.band};
     if (workload.training) layer.backward = {attention.price.backward.seconds, attention.price.backward.band};

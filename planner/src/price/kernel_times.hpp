@@ -29,12 +29,10 @@ struct ResultsBefore {
 /// blocks of kernels that do not carry them are written in the input type, read again and added.
 class KernelTimes {
  public:
-  KernelTimes(const Calibration& calibration, const AttentionPlan& plan, Pass pass,
+  /// @param computes the pass, by AttentionPricer::computing_backend
+  KernelTimes(const Calibration& calibration, const AttentionPlan& plan, Backend computes,
               const ExecutionOptions& options)
-      : kernel_(calibration.kernel_of(plan.backend.of(pass))),
-        plan_(plan),
-        shape_(plan.shape),
-        options_(options) {}
+      : kernel_(calibration.kernel_of(computes)), plan_(plan), shape_(plan.shape), options_(options) {}
 
   /// Of an operation on the pairs of a block.
   [[nodiscard]] Estimate on_pairs(const schedule::Operation& operation, const HeadCount& heads,

@@ -61,7 +61,8 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
   PassAccumulator sum(links_, options_);
   TickTransfers started;
   sum.start(pass.ticks);
-  const KernelTimes times(links_.calibration(), plan, ranks.front().pass, options_);
+  const Backend computes = computing_backend(plan, ranks.front().pass, context.split->heads);
+  const KernelTimes times(links_.calibration(), plan, computes, options_);
   sum.work(times.of_call(ranks.front().pass == Pass::backward));
   // Bytes of every move from the messages themselves.
   std::vector<Ledger> moved(pass.transfers.size());

@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/detail/card_backends.hpp"
 #include "usp/schedule/validate.hpp"
 #include "usp/schedule/words.hpp"
 
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 
@@ -84,6 +86,33 @@ void check_call(const AttentionCall& call, const topology::Cluster& cluster) {
                      {fmt::format("--head-chunks {} or fewer", min_heads)});
 }
 
+LayoutKind default_layout(const Mesh& mesh, Band band) {
+  return mesh.ring() > 1 && band.diff_min == 0 ? LayoutKind::zigzag : LayoutKind::contiguous;
+}
+
+Backend fastest_backend(const topology::Cluster& cluster, const Calibration& calibration,
+                        AttentionCall call) {
+  LinkPricer links(cluster, calibration);
+  AttentionPricer pricer(links, call.plan.shape, call.documents, call.execution);
+  const CardBackends cards(cluster, calibration);
+  Backend fastest;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Backend backend : cards.measured()) {
+    call.plan.backend = backend;
+    bool whole = cards.objection(call.plan, call.backward).empty() && too_many_gpu_rows(call.plan).empty();
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      if (pass == Pass::forward || call.backward)
+        whole = whole && pricer.computing_backend(call.plan, pass) == backend.of(pass);
+    if (!whole) continue;
+    const AttentionPrice price = pricer.price(call.plan, call.placement);
+    const double seconds = price.forward.seconds + (call.backward ? price.backward.seconds : 0);
+    if (seconds >= least) continue;
+    least = seconds;
+    fastest = backend;
+  }
+  return fastest;
+}
+
 std::string idle_devices_note(i64 used, i64 devices) {
   return fmt::format("the first {} of {} devices are used, the others idle", used, devices);
 }
@@ -110,6 +139,21 @@ void add_rates(const topology::Cluster& cluster, double pairs, PriceReport& repo
                                    : shape.dtype == DType::fp16 ? spec.fp16_tflops
                                                                 : spec.fp32_tflops;
   if (peak.known() && *peak.value > 0) report.mfu = report.flop_s / (*peak.value * 1e12);
+}
+
+}  // namespace
+
+namespace {
+
+/// What computes a pass that the plan's backend leaves.
+void add_backend_notes(const Calibration& calibration, const AttentionPlan& plan,
+                       const std::vector<Backend>& computing, std::vector<std::string>& notes) {
+  for (std::size_t i = 0; i < computing.size(); ++i)
+    if (const Pass pass = i == 0 ? Pass::forward : Pass::backward; computing[i] != plan.backend.of(pass))
+      notes.push_back(fmt::format("backend {}: {} is left to {}, and priced so", word_of(plan.backend),
+                                  i == 0 ? "forward" : "backward", word_of(computing[i])));
+  if (std::string note = unmeasured_kernels_note(calibration, plan, computing); !note.empty())
+    notes.push_back(std::move(note));
 }
 
 }  // namespace
@@ -149,6 +193,9 @@ PriceReport price_call(const topology::Cluster& cluster, const Calibration& cali
   if (report.seconds > 0) report.band /= report.seconds;
   add_rates(cluster, pricer.visible_pairs(plan), report);
   report.calibration = calibration.summary(extrapolation);
+  std::vector<Backend> computing{pricer.computing_backend(plan, Pass::forward)};
+  if (call.backward) computing.push_back(pricer.computing_backend(plan, Pass::backward));
+  add_backend_notes(calibration, plan, computing, report.notes);
   if (report.uneven_heads)
     report.notes.push_back(
         fmt::format("uneven heads: {} query and {} KV heads on ulysses {}; the rank with most sets the pace",

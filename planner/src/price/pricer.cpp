@@ -278,7 +278,8 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   sum.start(pass.ticks);
   // Rows may be uneven; but where all of a block is sent, every move of a kind has the same greatest message.
   const bool varies = context.geometry != nullptr && plan.prune;
-  const KernelTimes times(links_.calibration(), plan, which, options_);
+  const KernelTimes times(links_.calibration(), plan, context.computes[static_cast<std::size_t>(which)],
+                          options_);
   WorkTimes work_times(times, *context.profile);
   sum.work(times.of_call(which == Pass::backward));
   const auto post = [&](std::size_t move) {
@@ -340,7 +341,9 @@ AttentionPrice AttentionPricer::price(const AttentionPlan& plan, const Placement
                                       std::vector<TickPrice>* backward_ticks) {
   if (const std::string reason = too_much_work(plan, placement); !reason.empty())
     throw Infeasible(reason, {});
-  const Context context = context_of(plan, placement);
+  Context context = context_of(plan, placement);
+  for (const Pass pass : {Pass::forward, Pass::backward})
+    context.computes[static_cast<std::size_t>(pass)] = computing_backend(plan, pass, context.split->heads);
   lay_out(plan, context.split->heads.shared_kv(), schedule::Binds::without);
   AttentionPrice price;
   price.forward = price_pass(context, Pass::forward, forward_ticks);

@@ -5,6 +5,7 @@
 #include "pass_accumulator.hpp"
 #include "transfer_kinds.hpp"
 
+#include "usp/planner/detail/card_backends.hpp"
 #include "usp/planner/detail/work_profile.hpp"
 #include "usp/planner/pricing.hpp"
 
@@ -12,6 +13,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -52,8 +54,10 @@ struct MoveCost {
 
 /// What candidates share.
 struct AttentionPricer::Shared {
-  Shared(LinkPricer& links, const ExecutionOptions& options) : sum(links, options) {}
+  Shared(LinkPricer& links, const ExecutionOptions& options)
+      : cards(links.cluster(), links.calibration()), sum(links, options) {}
 
+  CardBackends cards;
   std::shared_ptr<const schedule::MaskedBatch> batch;  ///< of the last band
   Band band;
   std::map<std::pair<int, int>, HeadSplit> heads;  ///< by ulysses, chunks
@@ -64,6 +68,10 @@ struct AttentionPricer::Shared {
   std::pair<int, int> geometry_mesh;   ///< ring and ulysses of `geometries`
   std::array<TransferKinds, 2> kinds;  ///< of the schedule's passes
   PassAccumulator sum;
+  /// Steps of some ranks, by backend, pass, mesh, method, layout and band.
+  std::map<std::tuple<const BackendTraits*, Pass, int, int, int, std::string_view, LayoutKind, i64, i64>,
+           std::vector<schedule::StepBackends>>
+      sampled;
   // Of the pass that is being priced.
   std::vector<MoveCost> costs;           ///< by kind
   std::vector<TickTransfers> exchanges;  ///< by group of ticks; room for them
@@ -77,6 +85,7 @@ struct AttentionPricer::Context {
   const WorkProfile* profile = nullptr;
   const schedule::TokenMap* geometry = nullptr;  ///< only where counts are not even
   i64 q_row = 0, k_row = 0;                      ///< tokens of a ring row, where even; else of the largest
+  std::array<Backend, 2> computes;               ///< each pass, of a context to price
 };
 
 }  // namespace usp

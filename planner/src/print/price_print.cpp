@@ -112,8 +112,9 @@ std::string price_json(const PriceReport& report) {
 std::string price_text(const PriceReport& report) {
   const AttentionPlan& plan = report.call.plan;
   const AttentionCandidate called{.plan = plan, .placement = report.call.placement};
-  std::string text = fmt::format("{}{} on {}: {}\n", format_seconds(report.seconds), band_text(report.band),
-                                 report.cluster.name, describe(called));
+  std::string text = fmt::format(
+      "{}{} on {}: {}{}\n", format_seconds(report.seconds), band_text(report.band), report.cluster.name,
+      describe(called), plan.backend->on_gpu ? fmt::format("; backend {}", word_of(plan.backend)) : "");
   for (std::size_t i = 0; i < report.passes.size(); ++i) {
     const PassPrice& price = report.passes[i].price;
     text += fmt::format("  {} {}: kernels {}, communication {} of which {} shows, {} per device{}\n",

@@ -406,6 +406,8 @@ std::unique_ptr<AttentionInput> read_attention_request(const std::string& text, 
                 ranks ? "excludes ranks, which are threads of this host"
                       : "is missing; give cluster, or ranks for threads of this host");
   read_call(reader, input->request);
+  if (ranks && reader.has("calibration"))
+    reader.fail("calibration", "is of a cluster, and ranks are threads of this host; give cluster instead");
   if (ranks) {
     input->cluster = thread_cluster(static_cast<int>(*ranks));
     input->calibration = uncalibrated(data_sheet_of(input->cluster));
@@ -416,7 +418,11 @@ std::unique_ptr<AttentionInput> read_attention_request(const std::string& text, 
     const std::string calibration = maybe_name(reader, "calibration");
     load_named(file, [&] {
       input->cluster = load_cluster(cluster, note);
-      input->calibration = calibration_or_sheet(input->cluster, calibration, note);
+      // An echoed request states the calibration that its cluster names, or that it had none.
+      const bool own = calibration == input->cluster.calibration;
+      input->calibration = calibration == "uncalibrated"
+                               ? uncalibrated(data_sheet_of(input->cluster))
+                               : calibration_or_sheet(input->cluster, own ? "" : calibration, note);
     });
     if (const std::string remark = void_p2p(cluster, input->cluster, input->calibration); !remark.empty())
       note(remark);

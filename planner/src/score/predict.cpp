@@ -78,6 +78,7 @@ AttentionPlan score_plan(const ScoreRow& row, const std::string& file) {
   plan.layout = layout_of(row.layout);
   if (row.causal) plan.band = {0, unbounded};
   plan.dkv_return = DkvReturn::cycle;
+  plan.backend = row.backend.value_or(Backend{});
   try {
     check_attention_plan(plan);
   } catch (const InvalidInput& error) {

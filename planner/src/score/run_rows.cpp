@@ -112,6 +112,12 @@ void check_is_run(ObjectReader& top) {
   check_json_header(top, format, "run the plan anew");
 }
 
+/// The backend of a kernel by the name that a run prints: "cudnn", of the host with its instruction set
+/// ("cpu-avx512"); empty: none.
+std::optional<Backend> backend_of_kernel(const std::string& name) {
+  return find_backend(name.substr(0, name.find('-')));
+}
+
 /// What a run says of its results, where it compared them.
 void check_results(ObjectReader& top) {
   static const std::set<std::string> verdicts{"verified", "not_verified", "not_verifiable", "wrong"};
@@ -154,6 +160,11 @@ void check_worth(ObjectReader& top, ObjectReader& request) {
   check_results(top);
   if (request.maybe_boolean("deterministic").value_or(false))
     request.fail("deterministic", "other kernels add gradients in a fixed order; run without it");
+  if (top.has("fallbacks") && !top.need("fallbacks").empty())
+    top.fail(
+        "fallbacks",
+        "steps fell back to another kernel than the plan says: the time is of both; align the tensors, or "
+        "run with --kernel of the fallback");
   if (request.maybe_boolean("dry_run").value_or(false))
     request.fail("dry_run", "nothing was computed or sent; give a run that executed the plan");
   if (request.maybe_boolean("debug_nan").value_or(false))
@@ -190,6 +201,7 @@ std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
   if (times.empty()) top.fail("passes", "no pass has a time; give a run that executed the plan");
   for (const auto& [pass, seconds] : times) {
     rows.push_back(row_of(layer.plan));
+    rows.back().backend = backend_of_kernel(top.string("kernel"));
     rows.back().direction = direction_of(top, pass);
     rows.back().seconds = seconds;
     if (const auto transport = transport_of(top, request, plan)) rows.back().transport = *transport;
@@ -202,11 +214,19 @@ void check_run_machine(const std::string& text, const std::string& file, const C
   ObjectReader top(json, file, "");
   check_is_run(top);
   const std::string kernel = top.string("kernel");
-  if (const auto& library = calibration.attention.library; library && library->name != kernel)
+  const auto backend = backend_of_kernel(kernel);
+  const AttentionSurface& own = calibration.attention;
+  std::vector<const AttentionSurface*> priced;  // those that the kernel may be one of
+  if (own.backend.empty() || (backend && own.backend == word_of(*backend))) priced.push_back(&own);
+  for (const AttentionSurface& other : calibration.other_attention)
+    if (backend && other.backend == word_of(*backend)) priced.push_back(&other);
+  const bool other_library =
+      !priced.empty() && priced.front()->library && priced.front()->library->name != kernel;
+  if (other_library || !backend)
     top.fail("kernel",
              fmt::format("the run computed with {}, and calibration {} prices with {}; run the plan "
                          "with it, or calibrate anew",
-                         kernel, calibration.name, library->name));
+                         kernel, calibration.name, own.library ? own.library->name : own.backend));
   if (!top.has("devices")) return;
   top.array("devices", [&](const Json& value, const std::string& pointer) {
     const std::string device = json_string(value, file, pointer);

@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<const char*, 15> columns = {
     "machine",  "world",    "direction", "causal",  "dtype",  "batch",    "seq",        "heads",
     "kv_heads", "head_dim", "ring",      "ulysses", "layout", "exchange", "iters_per_s"};
-constexpr std::array<const char*, 3> optional_columns = {"library", "transport", "synchronised"};
+constexpr std::array<const char*, 4> optional_columns = {"library", "backend", "transport", "synchronised"};
 
 class Line {
  public:
@@ -125,6 +125,12 @@ ScoreRow read_row(const Line& line, long number) {
   using Library = ScoreRow::Library;
   if (line.has("library"))
     row.library = line.one_of<Library>("library", {{"yunchang", Library::yunchang}, {"usp", Library::usp}});
+  if (line.has("backend")) {
+    std::vector<std::pair<const char*, Backend>> words;
+    for (const Backend backend : backends()) words.emplace_back(backend->word.data(), backend);
+    row.backend = line.one_of<Backend>("backend", words);
+    if (row.library != Library::usp) line.fail("backend", "is of this runtime; give library usp beside it");
+  }
   if (line.has("transport"))
     row.transport = line.one_of<Transport>(
         "transport", {{"copy_engine", Transport::copy_engine}, {"nccl", Transport::nccl}});
@@ -158,6 +164,7 @@ std::vector<ScoreRow> parse_score_csv(const std::string& text, const std::string
     std::string key;
     for (const char* name : columns)
       if (std::string_view(name) != "iters_per_s") key += line.text(name) + ',';
+    if (line.has("backend")) key += line.text("backend");
     if (!seen.insert(key).second)
       line.fail("iters_per_s", "the same call is given twice; keep one row of it");
   });

@@ -330,7 +330,7 @@ void set_kernels(const StepRun& run, PlanRequest& request, StepPrediction& p) {
       text.empty() || any({"flash attention 3", "transformer engine", "megatron", "hybridep", "interleaved"});
   if (request.flash_attention && !newest) set_older_attention(text, request, p);
   request.workload.fp32_gradients = runs_fsdp2(run);  // its default reduces in fp32
-  request.library_attention = true;
+  request.library_attention = request.library_kernels = true;
   // Cross entropy of a framework holds the logits of all tokens, unless it is fused with their product.
   if (!says(text, "fused cross entropy")) request.memory.loss_tile_tokens = 0;
 }

@@ -2,7 +2,7 @@
 #include "backend_choice.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/schedule/kernel_traits.hpp"
+#include "usp/planner/detail/card_backends.hpp"
 #include "usp/schedule/step_backends.hpp"
 
 #include <fmt/format.h>
@@ -13,46 +13,22 @@
 namespace usp {
 namespace {
 
-/// The one that plans take first, then the others.
-std::vector<Backend> measured_backends(const Calibration& calibration) {
-  std::vector<Backend> measured;
-  for (const Backend backend : backends())
-    if (calibration.measured(backend)) measured.push_back(backend);
-  std::stable_partition(measured.begin(), measured.end(),
-                        [&](Backend backend) { return backend->word == calibration.kernel_backend; });
-  return measured;
-}
-
-std::string other_cards(Backend backend, const topology::Cluster& cluster) {
-  if (backend->generation.empty()) return "";
-  for (const topology::DeviceSpec& card : cluster.specs)
-    if (!card.generation.empty() && card.generation != backend->generation)
-      return fmt::format("it is for {} cards, and {} is {}", backend->generation, card.name, card.generation);
-  return "";
-}
-
-/// What it does not take of every call of this shape; empty: nothing of the kind.
-std::string objection_to(Backend backend, const AttentionRequest& request) {
-  if (std::string why = other_cards(backend, *request.cluster); !why.empty()) return why;
+/// The call before it is laid out, for a backend.
+AttentionPlan call_of(Backend backend, const AttentionRequest& request) {
   AttentionPlan plan;
   plan.shape = request.shape;
   plan.score = request.score;
-  for (const Pass pass : {Pass::forward, Pass::backward}) {
-    if (pass == Pass::backward && !request.training) continue;
-    const schedule::CallTraits call = schedule::call_traits(plan, pass, {0, request.shape.query_heads});
-    const Backend part = backend.of(pass);
-    const schedule::UnsupportedReason why = schedule::unsupported_reason(part->takes, call);
-    if (why != schedule::UnsupportedReason::none) return schedule::text_of(why, part);
-  }
-  return "";
+  plan.backend = backend;
+  return plan;
 }
 
 /// What its best plan leaves to its fallback, whose kernels its price knows nothing of.
 std::string left_of(Backend backend, const AttentionResult& result) {
   i64 left = 0, all = 0;
   std::string why, to;
+  const StepSample& sample = result.step_sample;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
-    const auto& steps = pass == Pass::forward ? result.forward_steps : result.backward_steps;
+    const auto& steps = pass == Pass::forward ? sample.forward : sample.backward;
     if (!steps) continue;
     const Backend part = backend.of(pass);
     const i64 others = steps->steps() - steps->of(part) + steps->mixed;
@@ -62,8 +38,13 @@ std::string left_of(Backend backend, const AttentionResult& result) {
     to = word_of(fallback_of(backend, pass));
     if (!steps->why.empty()) why = schedule::text_of(steps->why.front(), part);
   }
+  const int ranks = result.best().plan.mesh.size();
+  const std::string of = sample.ranks < ranks ? fmt::format(" of {} of {} ranks", sample.ranks, ranks) : "";
+  if (all == 0 && backend->fallback != nullptr)
+    return fmt::format("its steps are too many to look at; it may leave them to {}",
+                       word_of(fallback_of(backend)));
   if (left == 0) return "";
-  return fmt::format("it leaves {} of {} steps to {}{}{}", left, all, to, why.empty() ? "" : ": ", why);
+  return fmt::format("it leaves {} of {} steps{} to {}{}{}", left, all, of, to, why.empty() ? "" : ": ", why);
 }
 
 }  // namespace
@@ -75,10 +56,11 @@ AttentionResult with_fastest_backend(const AttentionRequest& request,
   std::tuple<bool, double> least;  // whole calls before those of which steps are left to a fallback
   i64 considered = 0;
   AttentionRequest asked = request;
-  for (const Backend backend : measured_backends(*request.calibration)) {
+  const CardBackends cards(*request.cluster, *request.calibration);
+  for (const Backend backend : cards.measured()) {
     BackendPrice& price = prices.emplace_back();
     price.backend = backend;
-    price.objection = objection_to(backend, request);
+    price.objection = cards.objection(call_of(backend, request), request.training);
     if (!price.objection.empty()) continue;
     asked.backend = backend;
     try {

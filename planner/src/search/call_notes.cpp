@@ -1,24 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the answer for one call says beside its plan.
+#include "usp/planner/detail/card_backends.hpp"
 #include "usp/planner/plan_attention.hpp"
+#include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
 
 namespace usp {
+namespace {
+
+AttentionPlan call_of(const AttentionRequest& request) {
+  AttentionPlan plan;
+  plan.shape = request.shape;
+  plan.score = request.score;
+  plan.backend = request.backend.value_or(Backend{});
+  return plan;
+}
+
+/// Which backends of GPUs would take the call, or what each does not take of it.
+std::string of_gpus(const AttentionRequest& request) {
+  const CardBackends cards(*request.cluster, *request.calibration);
+  const AttentionPlan call = call_of(request);
+  const std::string words = cards.taking_words(call, request.training);
+  return words.empty() ? fmt::format("no backend of GPUs takes this call there ({})",
+                                     cards.all_objections(call, request.training))
+                       : fmt::format("backend {} makes a plan that GPUs execute", words);
+}
+
+}  // namespace
 
 std::string priced_devices_note(const AttentionRequest& request) {
   const bool hosts = request.all_devices || request.calibration->link_class == host_links;
   const Backend asked = request.backend.value_or(Backend{});
   if (hosts == !asked->on_gpu) return "";
-  const std::string backend(word_of(asked));
   return hosts ? fmt::format(
                      "backend {} is priced as ranks of a host: the times say nothing about GPUs; give a "
                      "cluster for times",
-                     backend)
+                     word_of(asked))
                : fmt::format(
-                     "backend {} is priced as GPUs of the cluster: the times say nothing about a host; "
-                     "backend {} makes a plan that GPUs execute",
-                     backend, gpu_backend_words());
+                     "backend {} is priced as GPUs of the cluster: the times say nothing about a host; {}",
+                     word_of(asked), of_gpus(request));
 }
 
 std::string block_pattern_note(const ScoreRules& score) {
@@ -30,15 +51,22 @@ std::string block_pattern_note(const ScoreRules& score) {
 
 std::string other_architecture_note(const AttentionRequest& request) {
   const Backend asked = request.backend.value_or(Backend{});
-  const std::string_view runs_on = asked->generation;
-  if (request.all_devices || request.calibration->link_class == host_links || runs_on.empty()) return "";
-  for (const topology::DeviceSpec& card : request.cluster->specs)
-    if (!card.generation.empty() && card.generation != runs_on)
-      return fmt::format(
-          "backend {} does not run on {} ({}): its steps go to {} there, whatever the times say; name "
-          "another backend",
-          word_of(asked), card.name, card.generation, word_of(last_fallback(asked)));
-  return "";
+  if (request.all_devices || topology::on_host_cores(*request.cluster)) return "";
+  const CardBackends cards(*request.cluster, *request.calibration);
+  const std::string refusal = cards.refusal(asked);
+  if (refusal.empty()) return "";
+  if (!cards.run(last_fallback(asked)))
+    return fmt::format("backend {}: {}; nothing of it runs there, whatever the times say", word_of(asked),
+                       refusal);
+  const AttentionPlan call = call_of(request);
+  const auto computing = [&](Pass pass) {
+    return word_of(cards.computing(call, pass, {0, call.shape.query_heads}));
+  };
+  const std::string_view forward = computing(Pass::forward), backward = computing(Pass::backward);
+  if (!request.training || forward == backward)
+    return fmt::format("backend {}: {}; its steps go to {} there", word_of(asked), refusal, forward);
+  return fmt::format("backend {}: {}; its forward goes to {} there, its backward to {}", word_of(asked),
+                     refusal, forward, backward);
 }
 
 }  // namespace usp

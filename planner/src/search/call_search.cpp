@@ -7,6 +7,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/detail/card_backends.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/price_report.hpp"
 #include "usp/schedule/generate.hpp"
@@ -91,10 +92,8 @@ class AttentionSearch {
     local_.kv_heads = std::max(1, local_.kv_heads / tensor_);
     pricer_ = std::make_unique<AttentionPricer>(links_, local_, request_.documents, request_.execution);
     take_part();
-    if (std::string note = priced_devices_note(request_); !note.empty())
-      result_.notes.push_back(std::move(note));
-    if (std::string note = other_architecture_note(request_); !note.empty())
-      result_.notes.push_back(std::move(note));
+    for (std::string note : {priced_devices_note(request_), other_architecture_note(request_)})
+      if (!note.empty()) result_.notes.push_back(std::move(note));
     if (request_.score.block_tokens > 0) result_.notes.push_back(block_pattern_note(request_.score));
     const auto list = meshes();
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -318,9 +317,32 @@ class AttentionSearch {
     predict_bytes(layer, request_.documents, request_.training, basis);
     result_.forward_steps = layer.forward.steps;
     result_.backward_steps = layer.backward.steps;
-    std::string note =
-        schedule::all_left_note(layer.plan, request_.training, layer.forward.steps, layer.backward.steps);
-    if (!note.empty()) result_.notes.push_back(std::move(note));
+    StepSample& sample = result_.step_sample;
+    sample = {layer.plan.mesh.size(), layer.forward.steps, layer.backward.steps};
+    if (!sample.forward) {
+      sample.ranks = std::min(sample.ranks, AttentionPricer::sampled_ranks);
+      sample.forward = sampled(Pass::forward);
+      if (request_.training) sample.backward = sampled(Pass::backward);
+    }
+    for (std::string note :
+         {schedule::all_left_note(layer.plan, request_.training, sample.forward, sample.backward),
+          unmeasured_kernels_note(*request_.calibration, layer.plan,
+                                  computing_backends(layer.plan, request_.training))})
+      if (!note.empty()) result_.notes.push_back(std::move(note));
+  }
+
+  [[nodiscard]] std::optional<schedule::StepBackends> sampled(Pass pass) {
+    const std::vector<schedule::StepBackends>& ranks = pricer_->sampled_steps(result_.best().plan, pass);
+    if (ranks.empty()) return std::nullopt;
+    schedule::StepBackends sum;
+    for (const schedule::StepBackends& rank : ranks) sum.add(rank);
+    return sum;
+  }
+
+  [[nodiscard]] std::vector<Backend> computing_backends(const AttentionPlan& plan, bool training) {
+    std::vector<Backend> list{pricer_->computing_backend(plan, Pass::forward)};
+    if (training) list.push_back(pricer_->computing_backend(plan, Pass::backward));
+    return list;
   }
 
   void compare_best() {

@@ -3,6 +3,8 @@
 
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/detail/card_backends.hpp"
+#include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -70,20 +72,33 @@ void note_void_choices(const PlanRequest& request, const PlanCandidate& best,
 }
 
 /// Softcap and ALiBi go to the kernels that compute them, and are priced by these where they were measured.
-void note_scores(const PlanRequest& request, std::vector<std::string>& notes) {
-  const auto& links = request.cluster->links;
-  const bool other_gpus = std::any_of(links.begin(), links.end(), [](const topology::Link& link) {
-    return link.kind == topology::LinkKind::xgmi;
-  });
-  if (other_gpus || request.cluster->specs.front().generation.empty()) return;
-  const Backend last = last_fallback(preferred_gpu_backend());
-  for (const LayerKind& kind : request.model->kinds) {
-    if (!kind.has_softmax() || (!kind.softcap && !kind.alibi)) continue;
+void note_scores(const PlanRequest& request, const PlanCandidate& best, std::vector<std::string>& notes) {
+  const CardBackends cards(*request.cluster, *request.calibration);
+  for (const LayerAttention& layer : best.attention) {
+    const AttentionPlan& plan = layer.plan;
+    if (!plan.backend->on_gpu || (plan.score.softcap == 0 && !plan.score.alibi)) continue;
+    const Backend computes = cards.computing(plan, Pass::forward, {0, plan.shape.query_heads});
     notes.push_back(fmt::format(
-        "logits with {} are computed by {} alone, {}", kind.softcap ? "softcap" : "ALiBi", word_of(last),
-        request.calibration->measured(last)
+        "logits with {} are computed by {} alone, {}", plan.score.softcap != 0 ? "softcap" : "ALiBi",
+        word_of(computes),
+        request.calibration->measured(computes)
             ? "by whose measured kernels they are priced"
             : "whose kernels the calibration did not measure: attention takes longer than its price"));
+    return;
+  }
+}
+
+/// Why plan files of layers on cards name the host's backend.
+void note_host_backend(const PlanRequest& request, const PlanCandidate& best,
+                       std::vector<std::string>& notes) {
+  if (request.library_kernels || topology::on_host_cores(*request.cluster)) return;
+  const CardBackends cards(*request.cluster, *request.calibration);
+  for (const LayerAttention& layer : best.attention) {
+    const std::string why =
+        layer.plan.backend->on_gpu ? "" : cards.all_objections(layer.plan, request.workload.training);
+    if (why.empty()) continue;
+    notes.push_back(fmt::format("layers have backend {}: no backend of GPUs takes them there ({})",
+                                word_of(layer.plan.backend), why));
     return;
   }
 }
@@ -96,7 +111,8 @@ void add_notes(const PlanRequest& request, PlanResult& result) {
   note_void_choices(request, best, result.notes);
   note_host_memory(request, best, result.notes);
   note_tiled_loss(request, best, result.notes);
-  note_scores(request, result.notes);
+  note_scores(request, best, result.notes);
+  note_host_backend(request, best, result.notes);
   if (best.choice.split && best.choice.split->mlp_tile_tokens > 0)
     result.notes.push_back(
         fmt::format("the MLP is assumed tiled ({} tokens at a time, as ALST's tiled MLP does): "

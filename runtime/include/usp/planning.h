@@ -19,8 +19,9 @@ extern "C" {
 usp_status usp_plan_step_json(const char* request, char** result);
 /** Local: the same question; *plan is the text that `usp plan -o` writes, for usp_plan_parse. */
 usp_status usp_plan_step_file(const char* request, char** plan);
-/** Local: plans one attention call, as `usp plan attention --json` prints it. `request`: cluster (as above)
- * or ranks (threads of this host), shape and the call's rules; keys: usp/planner/step_input.hpp. */
+/** Local: plans one attention call, as `usp plan attention --json` prints it. `request`: cluster (as above,
+ * and where given calibration: a shipped one's name or a file) or ranks (threads of this host), shape and the
+ * call's rules; keys: usp/planner/step_input.hpp. */
 usp_status usp_plan_attention_json(const char* request, char** result);
 /** Frees a text that a function returned; null is allowed. */
 void usp_text_free(char* text);

@@ -358,14 +358,18 @@ def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, 
                    ranks: int | None = None, nodes: int | None = None, head_dim_v: int | None = None,
                    causal: bool = True, window: int | None = None, sink: bool = False, softcap: float | None = None,
                    dropout: float = 0.0, documents: Sequence[int] = (), dtype: str = "bf16", backend: str | None = None,
-                   training: bool = True, max_candidates: int | None = None, **fixed) -> AttentionResult:
+                   training: bool = True, calibration: str | os.PathLike | None = None,
+                   max_candidates: int | None = None, **fixed) -> AttentionResult:
     """Lays out one attention call on a cluster, or on `ranks` threads of this host (times are then a guess).
 
-    backend: None is the fastest of those that the cluster's calibration measured, and without one cpu. fixed: ring,
-    ulysses, method, layout, dkv_return, head_chunks, order. Raises as `plan`.
+    calibration: a shipped one's name or a file that `usp calibrate` wrote; None is the cluster's own. backend: None is
+    the fastest of those that it measured, and without one cpu. fixed: ring, ulysses, method, layout, dkv_return,
+    head_chunks, order. Raises as `plan`.
     """
     if (cluster is None) == (ranks is None):
         raise UsageError("plan_attention takes one of cluster and ranks")
+    if calibration is not None and cluster is None:
+        raise UsageError("calibration is of a cluster, and ranks are threads of this host; give cluster instead")
     _check.known("plan_attention", fixed, _FIXED)
     documents = _check.integers("documents", documents)
     _plain(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, seq=seq, batch=batch, ranks=ranks, nodes=nodes,
@@ -379,6 +383,7 @@ def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, 
                         head_dim_v=head_dim_v, dtype=dtype),
         **_given(causal=causal, window=window, sink=sink, softcap=softcap, dropout=dropout or None, backend=backend,
                  documents=documents or None, training=training, fixed=fixed or None,
+                 calibration=None if calibration is None else _check.path("calibration", calibration),
                  max_candidates=max_candidates),
     }
     return AttentionResult.from_json(_ask(lib().usp_plan_attention_json, request))

@@ -116,6 +116,7 @@ void add_scratch(const ScratchStep& s, ScratchParts& parts) {
 const BackendTraits cudnn_traits = {
     .word = "cudnn",
     .display_name = "cuDNN",
+    .generations = generations_from_sm_80,
     .summary = "NVIDIA's fused attention, with what it does not do left to the fallback",
     .on_gpu = true,
     .rounds_results = true,

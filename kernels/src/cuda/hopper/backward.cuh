@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backward_loads.cuh"
+#include "backward_tiles.cuh"
 
 /// Attention backward: a tile of 128 key rows stays with its dK and dV, queries and dO of all query heads of
 /// the KV head stream by in steps of 64 rows. Two warpgroups hold 64 keys each; S and dP are computed
@@ -9,115 +9,16 @@
 /// once, for dQ, of which each warpgroup computes a half and which tensor copies add to global memory.
 namespace usp::kernels::hopper {
 
-/// S^T becomes P^T: columns are query rows.
-__device__ __forceinline__ void probabilities(float (&s)[step_rows / 2], const float* lse, float scale_log2) {
-  const int first = 2 * (lane_of_warp() & 3);
-#pragma unroll
-  for (int n = 0; n < step_rows / 8; ++n) {
-    const float2 of = *reinterpret_cast<const float2*>(lse + 8 * n + first);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float &x = s[4 * n + 2 * h], &y = s[4 * n + 2 * h + 1];
-      x = exp2_fast(__fmaf_rn(x, scale_log2, -of.x));
-      y = exp2_fast(__fmaf_rn(y, scale_log2, -of.y));
-    }
-  }
-}
-/// dP^T becomes dS^T, times the scale.
-__device__ __forceinline__ void score_grads(float (&dp)[step_rows / 2], const float (&p)[step_rows / 2],
-                                            const float* delta, float scale) {
-  const int first = 2 * (lane_of_warp() & 3);
-#pragma unroll
-  for (int n = 0; n < step_rows / 8; ++n) {
-    const float2 of = *reinterpret_cast<const float2*>(delta + 8 * n + first);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float &x = dp[4 * n + 2 * h], &y = dp[4 * n + 2 * h + 1];
-      x = p[4 * n + 2 * h] * __fmaf_rn(x, scale, -of.x);
-      y = p[4 * n + 2 * h + 1] * __fmaf_rn(y, scale, -of.y);
-    }
-  }
-}
-template <class T>
-__device__ __forceinline__ void round_scores(std::uint32_t (&to)[step_rows / 4],
-                                             const float (&s)[step_rows / 2]) {
-#pragma unroll
-  for (int i = 0; i < step_rows / 4; ++i) to[i] = pack<T>(s[2 * i], s[2 * i + 1]);
-}
-
-/// A warp's 16 keys of dS^T into the tile that dQ is made from.
-__device__ __forceinline__ void store_score_grads(std::uint32_t tile,
-                                                  const std::uint32_t (&ds)[step_rows / 4], int first_key) {
-  const int lane = lane_of_warp(), block = lane >> 3, row = first_key + (block & 1) * 8 + (lane & 7);
-  const std::uint32_t at = tile + static_cast<std::uint32_t>(row * tile_row_bytes);
-#pragma unroll
-  for (int k = 0; k < step_rows / 16; ++k)
-    store_fragment(at + static_cast<std::uint32_t>(((2 * k + (block >> 1)) ^ (lane & 7)) << 4), ds + 4 * k);
-}
-
-/// A warp's 16 query rows of a consumer's columns of dQ into boxes of 32 columns.
-template <class S>
-__device__ __forceinline__ void store_query_grads(std::uint32_t boxes, const float (&dq)[S::dq_columns / 2],
-                                                  int first_row) {
-  const int lane = lane_of_warp(), g = lane >> 2, c = lane & 3;
-#pragma unroll
-  for (int n = 0; n < S::dq_columns / 8; ++n)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = first_row + g + 8 * h, piece = (2 * (n & 3) + (c >> 1)) ^ (g & 7);
-      store_shared_pair(boxes + static_cast<std::uint32_t>((n >> 2) * S::box_bytes + row * tile_row_bytes +
-                                                           (piece << 4) + 8 * (c & 1)),
-                        dq[4 * n + 2 * h], dq[4 * n + 2 * h + 1]);
-    }
-}
-
-/// Writes or adds one row of a thread's part of dK or dV; h is 0 or 1.
-template <class T, int D, int h>
-__device__ __forceinline__ void write_key_grads(const float (&x)[D / 2], const Strided& to, bool overwrite,
-                                                const GradClaim& claim, int row, int width) {
-  const int first = 2 * (lane_of_warp() & 3);
-  if (to.type != DType::fp32) {
-    auto* const halves = row_of<typename T::type>(to, claim.batch, claim.kv_head, row);
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n)
-      store_rounded<T>(halves, n * 8 + first, width, to.pairs, {x[4 * n + 2 * h], x[4 * n + 2 * h + 1]});
-    return;
-  }
-  float* const floats = row_of<float>(to, claim.batch, claim.kv_head, row);
-#pragma unroll
-  for (int n = 0; n < D / 8; ++n) {
-    const float2 pair = {x[4 * n + 2 * h], x[4 * n + 2 * h + 1]};
-    if (overwrite)
-      store_pair(floats, n * 8 + first, width, to.pairs, pair);
-    else
-      add_pair(floats, n * 8 + first, width, to.pairs, pair);
-  }
-}
-/// Of both rows.
-template <class T, int D>
-__device__ __forceinline__ void write_key_grads(const float (&x)[D / 2], const Strided& to,
-                                                const BlockGrads& block, const GradClaim& claim, int row,
-                                                int width) {
-  if (row < block.rows) write_key_grads<T, D, 0>(x, to, block.overwrite, claim, row, width);
-  if (row + 8 < block.rows) write_key_grads<T, D, 1>(x, to, block.overwrite, claim, row + 8, width);
-}
-
 /// A warpgroup's 64 keys of one claim after the other.
 template <class S>
 __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardShared<S>& shared,
                                         int consumer) {
   using T = typename S::T;
-  const int lane = lane_of_warp();
+  constexpr int key_rows = S::key_rows, step_rows = S::step_rows;
   const auto row_of_tile = [] { return 16 * ((thread_now() >> 5) - 4) + (lane_of_warp() >> 2); };
   const Operand k_rows(block_address(shared.k + 64 * consumer * tile_row_bytes), key_rows);
   const Operand v_rows = k_rows.moved(shared.v - shared.k);
-  const Operand k_columns(
-      block_address(shared.k + consumer * (S::shares_keys ? key_rows : key_rows / 2) * tile_row_bytes),
-      key_rows);
-  const auto release = [&](Barrier empty) {
-    __syncwarp();
-    if (lane == 0) empty.arrive();
-  };
+  const Operand k_columns(block_address(shared.k + consumer * key_rows * tile_row_bytes), key_rows);
   Ring<S::claim_slots> claims;
   Ring<S::stages> ring;
   Ring<1> keys;
@@ -128,16 +29,14 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
     if (claim.row < 0) break;
     const int steps = claim.steps;
     float dk[S::Dk / 2], dv[S::Dv / 2];
-#pragma unroll
-    for (int i = 0; i < S::Dk / 2; ++i) dk[i] = 0;
-#pragma unroll
-    for (int i = 0; i < S::Dv / 2; ++i) dv[i] = 0;
+    clear(dk);
+    clear(dv);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       shared.q_full(ring.place).wait(ring.parity);
       const StepNote note = shared.note(ring.place);
       if (note.loads_keys != 0) {
-        if (step != 0) release(shared.keys_empty());
+        if (step != 0) arrive_of_warp(shared.keys_empty());
         shared.keys_full().wait(keys.parity);
         keys.advance();
       }
@@ -166,12 +65,12 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
       }
       products_wait<1>();
       if (mask.masked) hide<step_rows>(s, mask);
-      probabilities(s, shared.lse(ring.place), p.scale_log2);
+      probabilities<step_rows>(s, shared.lse(ring.place), p.scale_log2);
       products_wait<0>();
-      score_grads(dp, s, shared.lse(ring.place) + step_rows, p.scale);
+      score_grads<step_rows>(dp, s, shared.lse(ring.place) + step_rows, p.scale);
       std::uint32_t rounded[step_rows / 4], ds[step_rows / 4];
-      round_scores<T>(rounded, s);
-      round_scores<T>(ds, dp);
+      round_scores<T, step_rows>(rounded, s);
+      round_scores<T, step_rows>(ds, dp);
       {
         products_begin();
 #pragma unroll
@@ -180,19 +79,16 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
                                                     true);
         products_commit();
       }
-      const std::uint32_t ds_at = block_address(shared.ds + ring.place * S::ds_bytes);
-      store_score_grads(ds_at, ds, 16 * ((thread_now() >> 5) - 4));
+      const std::uint32_t ds_at = block_address(shared.scores + ring.place * S::score_bytes);
+      store_scores<step_rows, key_rows>(ds_at, ds, 16 * ((thread_now() >> 5) - 4), 0);
       fence_async_proxy();
-      if (S::shares_keys)
-        named_barrier_wait(1, 256);
-      else
-        named_barrier_wait(2 + consumer, 128);
+      named_barrier_wait(1, 256);
       float dq[S::dq_columns / 2];
       {
-        const Operand ds_columns(ds_at + (S::shares_keys ? 0 : 64 * consumer * tile_row_bytes), key_rows);
+        const Operand ds_columns(ds_at, key_rows);
         products_begin();
 #pragma unroll
-        for (int k = 0; k < S::dq_depth / 16; ++k)
+        for (int k = 0; k < key_rows / 16; ++k)
           SharedProduct<T, S::dq_columns, Major::mn, Major::mn>::add(
               dq, ds_columns.step<Major::mn, key_rows>(k), k_columns.step<Major::mn, key_rows>(k), k != 0);
         products_commit();
@@ -203,34 +99,17 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
         products_commit();
       }
       products_wait<1>();
-      release(shared.o_empty(ring.place));
-      const int thread = thread_now(), half = (thread >> 7) - 1;
-      const std::uint32_t boxes = block_address(shared.dq + half * S::dq_bytes);
-      const bool leads = (thread & 127) == 0;
-      if (leads) added_boxes_wait_read();
-      named_barrier_wait(2 + half, 128);
-      store_query_grads<S>(boxes, dq, 16 * ((thread >> 5) & 3));
-      fence_async_proxy();
-      named_barrier_wait(2 + half, 128);
-      if (leads) {
-        const StepNote place = shared.note(ring.place);
-#pragma unroll
-        for (int box = 0; box < S::dq_columns / S::box_columns; ++box)
-          add_box(p.dq,
-                  {(S::shares_keys ? half * S::dq_columns : 0) + box * S::box_columns,
-                   place.head - p.dq_head_begin, place.row, claim.batch},
-                  boxes + static_cast<std::uint32_t>(box * S::box_bytes));
-        added_boxes_commit();
-      }
+      arrive_of_warp(shared.o_empty(ring.place));
+      add_query_columns(dq, p, shared, ring.place, claim.batch, consumer);
       products_wait<0>();
-      release(shared.q_empty(ring.place));
+      arrive_of_warp(shared.q_empty(ring.place));
       ring.advance();
     }
-    if (steps > 0) release(shared.keys_empty());
+    if (steps > 0) arrive_of_warp(shared.keys_empty());
     const BlockGrads& grads = p.grads[claim.block];
-    write_key_grads<T, S::Dk>(dk, grads.dk, grads, claim, claim.row + row_of_tile(), p.dqk);
-    write_key_grads<T, S::Dv>(dv, grads.dv, grads, claim, claim.row + row_of_tile(), p.dv);
-    release(shared.claim_empty(claims.place));
+    write_key_grads<T, S::Dk>(dk, grads.dk, grads, claim, claim.row + row_of_tile(), {0, p.dqk});
+    write_key_grads<T, S::Dv>(dv, grads.dv, grads, claim, claim.row + row_of_tile(), {0, p.dv});
+    arrive_of_warp(shared.claim_empty(claims.place));
     claims.advance();
   }
   if ((thread_now() & 127) == 0) added_boxes_wait();
@@ -239,25 +118,9 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
 template <class S>
 __global__ __launch_bounds__(S::threads, 1) void backward_kernel(const __grid_constant__ BackwardParams p) {
   const BackwardShared<S> shared;
-  if (threadIdx.x == 0) shared.init();
-  __syncthreads();
-  const int warpgroup = static_cast<int>(threadIdx.x) >> 7;
-  if (warpgroup == 0) {
-    shrink_registers<40>();
-    const int warp = static_cast<int>(threadIdx.x) >> 5;
-    if (warp == 0) {
-      if (lane_of_warp() == 0) load_all(p, shared);
-    } else if (warp == 1) {
-      prepare_rows(p, shared);
-    } else if (warp == 2) {
-      clear_tails(p, shared);
-    } else {
-      prepare_masks(p, shared);
-    }
-  } else {
-    grow_registers<232>();
-    compute(p, shared, warpgroup - 1);
-  }
+  share_block(
+      shared, [&](int warp) { prepare_steps(p, shared, warp); },
+      [&](int consumer) { compute(p, shared, consumer); });
 }
 
 template <class S>

@@ -28,10 +28,18 @@ struct KeyLoad {
   }
 };
 
-/// Steps of a claim, for the warps that move data: body(segment, head, first query row, whether keys are
-/// loaded).
-template <class Body>
+/// Whether keys are loaded, the step that follows has the same, and there is none.
+struct StepKeys {
+  bool loads, continues, ends;
+};
+
+/// Steps of a claim, for the warps that move data: body(segment, head, first query row, keys).
+template <int step_rows, class Body>
 __device__ __forceinline__ void each_step(const BackwardParams& p, const GradClaim& claim, const Body& body) {
+  const auto load_of = [&](int segment) {
+    const QuerySegment& s = p.segments[segment];
+    return KeyLoad{s.shift, s.load_begin, s.load_end};
+  };
   KeyLoad loaded{0, 0, -1};
 #pragma unroll 1
   for (int head = claim.head_begin; head < claim.head_end; ++head)
@@ -39,9 +47,13 @@ __device__ __forceinline__ void each_step(const BackwardParams& p, const GradCla
     for (int i = claim.segment_begin; i < claim.segment_end; ++i) {
       const QuerySegment segment = p.segments[i];
       const KeyLoad load{segment.shift, segment.load_begin, segment.load_end};
+      const bool last = i + 1 == claim.segment_end;
+      const bool ends = last && head + 1 == claim.head_end;
+      const bool joined = !ends && load_of(last ? claim.segment_begin : i + 1) == load;
 #pragma unroll 1
       for (int row = segment.begin; row < segment.end; row += step_rows) {
-        body(segment, head, row, !(load == loaded));
+        const bool over = row + step_rows >= segment.end;
+        body(segment, head, row, StepKeys{!(load == loaded), !over || joined, over && ends});
         loaded = load;
       }
     }
@@ -52,6 +64,7 @@ template <class S>
 __device__ __forceinline__ void load_all(const BackwardParams& p, const BackwardShared<S>& shared) {
   Ring<S::claim_slots> claims;
   Ring<S::stages> ring;
+  Ring<S::o_stages> o_ring;
   Ring<1> keys;
   Arrivals arrivals(p);
   for (;;) {
@@ -59,48 +72,53 @@ __device__ __forceinline__ void load_all(const BackwardParams& p, const Backward
     const GradClaim& claim = shared.claim(claims.place);
     publish_claim(shared, claims, make_claim(p));
     if (claim.row < 0) return;
-    each_step(p, claim, [&](const QuerySegment& segment, int head, int row, bool loads_keys) {
-      const bool tail = row + step_rows > segment.end;
-      const Barrier q_full = shared.q_full(ring.place), o_full = shared.o_full(ring.place),
-                    landed = shared.tail_landed(ring.place);
-      shared.q_empty(ring.place).wait(ring.parity ^ 1);
-      if (tail) {
-        shared.o_empty(ring.place).wait(ring.parity ^ 1);
-        landed.arrive_with_bytes(S::q_bytes + S::o_bytes);
-        q_full.arrive();
-      } else {
-        q_full.arrive_with_bytes(S::q_bytes);
-      }
-      load_rows<S::Dk, step_rows>(block_address(shared.q + ring.place * S::q_bytes), p.q,
-                                  {0, head - p.q_head_begin, row, claim.batch}, tail ? landed : q_full);
-      if (tail) {
-        o_full.arrive();
-      } else {
-        shared.o_empty(ring.place).wait(ring.parity ^ 1);
-        o_full.arrive_with_bytes(S::o_bytes);
-      }
-      load_rows<S::Dv, step_rows>(block_address(shared.d_o + ring.place * S::o_bytes), p.d_o,
-                                  {0, head - p.d_o_head_begin, row, claim.batch}, tail ? landed : o_full);
-      ring.advance();
-      // After the step's own rows: consumers give keys back when they meet its note.
-      if (loads_keys) {
-        shared.keys_empty().wait(keys.parity ^ 1);
-        keys.advance();
-        if (!arrivals.await(p, claim.block)) {
-          shared.keys_landed().arrive();
-          return;
-        }
-        shared.keys_landed().arrive_with_bytes(S::k_bytes + S::v_bytes);
-        const BoxPlace at{0, claim.kv_head - p.kv_begin, claim.row + segment.shift, claim.batch};
-        load_rows<S::Dk, key_rows>(block_address(shared.k), p.k[claim.block], at, shared.keys_landed());
-        load_rows<S::Dv, key_rows>(block_address(shared.v), p.v[claim.block], at, shared.keys_landed());
-      }
-    });
+    each_step<S::step_rows>(
+        p, claim, [&](const QuerySegment& segment, int head, int row, const StepKeys& step_keys) {
+          const bool tail = row + S::step_rows > segment.end;
+          const Barrier q_full = shared.q_full(ring.place), o_full = shared.o_full(o_ring.place),
+                        landed = shared.tail_landed(ring.place);
+          shared.q_empty(ring.place).wait(ring.parity ^ 1);
+          if (tail) {
+            shared.o_empty(o_ring.place).wait(o_ring.parity ^ 1);
+            landed.arrive_with_bytes(S::q_bytes + S::o_bytes);
+            q_full.arrive();
+          } else {
+            q_full.arrive_with_bytes(S::q_bytes);
+          }
+          load_rows<S::Dk, S::step_rows>(block_address(shared.q + ring.place * S::q_bytes), p.q,
+                                         {0, head - p.q_head_begin, row, claim.batch},
+                                         tail ? landed : q_full);
+          if (tail) {
+            o_full.arrive();
+          } else {
+            shared.o_empty(o_ring.place).wait(o_ring.parity ^ 1);
+            o_full.arrive_with_bytes(S::o_bytes);
+          }
+          load_rows<S::Dv, S::step_rows>(block_address(shared.d_o + o_ring.place * S::o_bytes), p.d_o,
+                                         {0, head - p.d_o_head_begin, row, claim.batch},
+                                         tail ? landed : o_full);
+          ring.advance(), o_ring.advance();
+          // After the step's own rows: consumers give keys back when they meet its note.
+          if (step_keys.loads) {
+            shared.keys_empty().wait(keys.parity ^ 1);
+            keys.advance();
+            if (!arrivals.await(p, claim.block)) {
+              shared.keys_landed().arrive();
+              return;
+            }
+            shared.keys_landed().arrive_with_bytes(S::k_bytes + S::v_bytes);
+            const BoxPlace at{0, claim.kv_head - p.kv_begin, claim.row + segment.shift, claim.batch};
+            load_rows<S::Dk, S::key_rows>(block_address(shared.k), p.k[claim.block], at,
+                                          shared.keys_landed());
+            load_rows<S::Dv, S::key_rows>(block_address(shared.v), p.v[claim.block], at,
+                                          shared.keys_landed());
+          }
+        });
   }
 }
 
-/// All steps of all claims, for a whole warp: body(claim, segment, head, first query row, whether keys are
-/// loaded, place of the step).
+/// All steps of all claims, for a whole warp: body(claim, segment, head, first query row, keys, place of the
+/// step).
 template <class S, class Body>
 __device__ __forceinline__ void each_claimed_step(const BackwardParams& p, const BackwardShared<S>& shared,
                                                   const Body& body) {
@@ -109,39 +127,60 @@ __device__ __forceinline__ void each_claimed_step(const BackwardParams& p, const
   for (;;) {
     const GradClaim claim = next_claim(shared, claims);
     if (claim.row < 0) return;
-    each_step(p, claim, [&](const QuerySegment& segment, int head, int row, bool loads_keys) {
-      body(claim, segment, head, row, loads_keys, ring);
-      ring.advance();
-    });
+    each_step<S::step_rows>(p, claim,
+                            [&](const QuerySegment& segment, int head, int row, const StepKeys& step_keys) {
+                              body(claim, segment, head, row, step_keys, ring);
+                              ring.advance();
+                            });
   }
 }
 
-/// lse and delta of every step, and the note; one warp.
+/// lse and delta of every step; one warp. The latency of memory is longer than a step: those of further steps
+/// are on their way while a step's are made ready.
 template <class S>
 __device__ __forceinline__ void prepare_rows(const BackwardParams& p, const BackwardShared<S>& shared) {
+  constexpr int ahead = S::stages - 2;
   const int lane = lane_of_warp();
+  Ring<S::stages> ready;
+  int waiting = 0;  // steps
+  const auto finish_step = [&] {
+    float* const rows = shared.lse(ready.place);
+#pragma unroll
+    for (int i = lane; i < S::step_rows; i += 32) {
+      // Rows without a sum have no probabilities.
+      const bool sees = rows[i] != minus_infinity();
+      rows[i] = sees ? rows[i] * log2_e : -minus_infinity();
+      rows[S::step_rows + i] = sees ? rows[S::step_rows + i] * p.scale : 0.f;
+    }
+    __syncwarp();
+    if (lane == 0) shared.q_full(ready.place).arrive();
+    ready.advance(), --waiting;
+  };
   each_claimed_step(p, shared,
                     [&](const GradClaim& claim, const QuerySegment& segment, int head, int row,
-                        bool loads_keys, const auto& ring) {
+                        const StepKeys& step_keys, const auto& ring) {
                       shared.q_empty(ring.place).wait(ring.parity ^ 1);
                       float* const rows = shared.lse(ring.place);
 #pragma unroll
-                      for (int i = lane; i < step_rows; i += 32) {
-                        // Rows behind the segment, and rows without a sum, have no probabilities.
-                        float lse = -minus_infinity(), delta = 0;
+                      for (int i = lane; i < S::step_rows; i += 32) {
                         if (row + i < segment.end) {
-                          const float given = *row_of<float>(p.lse, claim.batch, head, row + i);
-                          if (given != minus_infinity()) {
-                            lse = given * log2_e;
-                            delta = *row_of<float>(p.delta, claim.batch, head, row + i) * p.scale;
-                          }
+                          copy_word(rows + i, row_of<float>(p.lse, claim.batch, head, row + i));
+                          copy_word(rows + S::step_rows + i,
+                                    row_of<float>(p.delta, claim.batch, head, row + i));
+                        } else {
+                          rows[i] = minus_infinity();
                         }
-                        rows[i] = lse, rows[step_rows + i] = delta;
                       }
-                      if (lane == 0)
-                        shared.note(ring.place) = {segment.masked, loads_keys ? 1 : 0, row, head};
-                      __syncwarp();
-                      if (lane == 0) shared.q_full(ring.place).arrive();
+                      copied_words_commit();
+                      ++waiting;
+                      if (step_keys.ends) {
+                        // The next claim may be far.
+                        copied_words_wait<0>();
+                        while (waiting > 0) finish_step();
+                      } else if (waiting > ahead) {
+                        copied_words_wait<ahead>();
+                        finish_step();
+                      }
                     });
 }
 
@@ -149,63 +188,90 @@ __device__ __forceinline__ void prepare_rows(const BackwardParams& p, const Back
 template <class S>
 __device__ __forceinline__ void prepare_masks(const BackwardParams& p, const BackwardShared<S>& shared) {
   const int lane = lane_of_warp();
-  each_claimed_step(
-      p, shared,
-      [&](const GradClaim& claim, const QuerySegment& segment, int, int row, bool, const auto& ring) {
-        shared.q_empty(ring.place).wait(ring.parity ^ 1);
-        if (segment.masked != 0) {
-          const DeviceSlice& slice = p.slices[segment.slice];
+  each_claimed_step(p, shared,
+                    [&](const GradClaim& claim, const QuerySegment& segment, int, int row, const StepKeys&,
+                        const auto& ring) {
+                      shared.q_empty(ring.place).wait(ring.parity ^ 1);
+                      if (segment.masked != 0) {
+                        const DeviceSlice& slice = p.slices[segment.slice];
 #pragma unroll 1
-          for (int key = lane; key < key_rows; key += 32) {
-            const Interval seen = queries_of(slice, claim.row + segment.shift + key);
-            shared.interval(ring.place)[key] = {seen.begin - row, seen.end - row};
-          }
-        }
-        __syncwarp();
-        if (lane == 0) shared.q_full(ring.place).arrive();
-      });
+                        for (int key = lane; key < S::key_rows; key += 32) {
+                          const Interval seen = queries_of(slice, claim.row + segment.shift + key);
+                          shared.interval(ring.place)[key] = {seen.begin - row, seen.end - row};
+                        }
+                      }
+                      __syncwarp();
+                      if (lane == 0) shared.q_full(ring.place).arrive();
+                    });
 }
 
-/// Zeroes rows that are no keys or queries of the segments; one warp.
+/// Zeroes rows that are no keys or queries of the segments, and writes the note of every step; one warp.
 template <class S>
 __device__ __forceinline__ void clear_tails(const BackwardParams& p, const BackwardShared<S>& shared) {
   const int lane = lane_of_warp();
+  Ring<S::o_stages> o_ring;
   Ring<1> keys;
   std::uint32_t landed = 0;  // parities by stage
   each_claimed_step(p, shared,
-                    [&](const GradClaim& claim, const QuerySegment& segment, int, int row, bool loads_keys,
-                        const auto& ring) {
+                    [&](const GradClaim& claim, const QuerySegment& segment, int head, int row,
+                        const StepKeys& step_keys, const auto& ring) {
                       shared.q_empty(ring.place).wait(ring.parity ^ 1);
-                      shared.o_empty(ring.place).wait(ring.parity ^ 1);
-                      if (row + step_rows > segment.end) {
+                      if (row + S::step_rows > segment.end) {
+                        shared.o_empty(o_ring.place).wait(o_ring.parity ^ 1);
                         shared.tail_landed(ring.place).wait((landed >> ring.place) & 1);
                         landed ^= 1u << ring.place;
                         const int end = segment.end - row;
-                        clear_rows<S::Dk / tile_columns, step_rows>(
-                            block_memory + shared.q + ring.place * S::q_bytes, end, step_rows);
-                        clear_rows<S::Dv / tile_columns, step_rows>(
-                            block_memory + shared.d_o + ring.place * S::o_bytes, end, step_rows);
+                        clear_rows<S::Dk / tile_columns, S::step_rows>(
+                            block_memory + shared.q + ring.place * S::q_bytes, end, S::step_rows);
+                        clear_rows<S::Dv / tile_columns, S::step_rows>(
+                            block_memory + shared.d_o + o_ring.place * S::o_bytes, end, S::step_rows);
                         fence_async_proxy();
                         __syncwarp();
                       }
-                      if (lane == 0) shared.q_full(ring.place).arrive(), shared.o_full(ring.place).arrive();
-                      if (loads_keys) {
+                      if (lane == 0) {
+                        shared.note(ring.place) = {static_cast<std::int16_t>(segment.masked),
+                                                   step_keys.loads,
+                                                   step_keys.continues,
+                                                   step_keys.ends,
+                                                   row,
+                                                   head};
+                        shared.q_full(ring.place).arrive();
+                      }
+                      shared.o_empty(o_ring.place).wait(o_ring.parity ^ 1);
+                      if (lane == 0) shared.o_full(o_ring.place).arrive();
+                      o_ring.advance();
+                      if (step_keys.loads) {
                         shared.keys_landed().wait(keys.parity);
                         keys.advance();
                         const int begin = segment.load_begin - claim.row,
-                                  end = min(segment.load_end - claim.row, key_rows);
-                        if (begin > 0 || end < key_rows) {
+                                  end = min(segment.load_end - claim.row, S::key_rows);
+                        if (begin > 0 || end < S::key_rows) {
                           char *const k = block_memory + shared.k, *const v = block_memory + shared.v;
-                          clear_rows<S::Dk / tile_columns, key_rows>(k, 0, begin);
-                          clear_rows<S::Dk / tile_columns, key_rows>(k, end, key_rows);
-                          clear_rows<S::Dv / tile_columns, key_rows>(v, 0, begin);
-                          clear_rows<S::Dv / tile_columns, key_rows>(v, end, key_rows);
+                          clear_rows<S::Dk / tile_columns, S::key_rows>(k, 0, begin);
+                          clear_rows<S::Dk / tile_columns, S::key_rows>(k, end, S::key_rows);
+                          clear_rows<S::Dv / tile_columns, S::key_rows>(v, 0, begin);
+                          clear_rows<S::Dv / tile_columns, S::key_rows>(v, end, S::key_rows);
                           fence_async_proxy();
                         }
                         __syncwarp();
                         if (lane == 0) shared.keys_full().arrive();
                       }
                     });
+}
+
+/// The warpgroup that claims work, moves data and prepares masks.
+template <class S>
+__device__ __forceinline__ void prepare_steps(const BackwardParams& p, const BackwardShared<S>& shared,
+                                              int warp) {
+  if (warp == 0) {
+    if (lane_of_warp() == 0) load_all(p, shared);
+  } else if (warp == 1) {
+    prepare_rows(p, shared);
+  } else if (warp == 2) {
+    clear_tails(p, shared);
+  } else {
+    prepare_masks(p, shared);
+  }
 }
 
 }  // namespace usp::kernels::hopper

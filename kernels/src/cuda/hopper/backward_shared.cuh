@@ -7,21 +7,26 @@
 /// Shared memory of the backward kernel: who waits for whom.
 namespace usp::kernels::hopper {
 
-template <class T_, int Dk_, int Dv_>
-struct BackwardShape {
+/// What the kernels that keep a tile of keys have in common. `stages` of Q, `o_stages` of dO.
+template <class T_, int Dk_, int Dv_, int key_rows_, int step_rows_, int stages_, int o_stages_>
+struct KeyTileShape {
   using T = T_;
-  static constexpr int Dk = Dk_, Dv = Dv_, stages = 2, claim_slots = 2;
+  static constexpr int Dk = Dk_, Dv = Dv_, key_rows = key_rows_, step_rows = step_rows_;
+  static constexpr int stages = stages_, o_stages = o_stages_, claim_slots = 2;
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), consumer_warps = 4 * consumers;
   static constexpr int k_bytes = key_rows * Dk * 2, v_bytes = key_rows * Dv * 2;
   static constexpr int q_bytes = step_rows * Dk * 2, o_bytes = step_rows * Dv * 2;
-  static constexpr int ds_bytes = key_rows * step_rows * 2;
-  /// Each consumer computes one tile of K's columns of dQ: its half of the columns from all keys, or where
-  /// there is but one tile, all columns from its half of the keys.
-  static constexpr bool shares_keys = Dk == 2 * tile_columns;
-  static constexpr int dq_columns = tile_columns, dq_depth = shares_keys ? key_rows : key_rows / consumers;
-  static constexpr int box_columns = 32, box_bytes = step_rows * box_columns * 4;
-  static constexpr int dq_bytes = step_rows * dq_columns * 4;
-  static_assert(shares_keys || Dk == tile_columns, "no other share is written");
+  /// A tile of dS or of P.
+  static constexpr int score_bytes = key_rows * step_rows * 2;
+  static constexpr int box_columns = 32, box_bytes = sum_rows * box_columns * 4;
+  /// A warpgroup's tile of dQ.
+  static constexpr int dq_columns = tile_columns, dq_bytes = sum_rows * dq_columns * 4;
+};
+
+template <class T, int Dk, int Dv>
+struct BackwardShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_tile(Dk, Dv).step, 2, 2> {
+  static constexpr int score_tiles = 2, dq_tiles = 2;
+  static_assert(Dk == 2 * tile_columns, "each warpgroup has a tile of columns of dQ");
 };
 
 /// A claim as the block's warps read it; row -1: no more work.
@@ -31,20 +36,22 @@ struct GradClaim {
 
 /// What the consumers need to know of a step.
 struct StepNote {
-  int masked, loads_keys, row, head;
+  std::int16_t masked, loads_keys;
+  std::int16_t continues, ends;  ///< the next step has the same keys; there is none
+  int row, head;
 };
 
 /// Shared memory of a block.
 template <class S>
 struct BackwardShared {
   static constexpr int k = 0, v = k + S::k_bytes, q = v + S::v_bytes, d_o = q + S::stages * S::q_bytes,
-                       ds = d_o + S::stages * S::o_bytes, dq = ds + S::stages * S::ds_bytes,
-                       rows = dq + S::consumers * S::dq_bytes,
-                       intervals = rows + S::stages * step_rows * 2 * static_cast<int>(sizeof(float)),
-                       claims = intervals + S::stages * key_rows * static_cast<int>(sizeof(Interval)),
+                       scores = d_o + S::o_stages * S::o_bytes, dq = scores + S::score_tiles * S::score_bytes,
+                       rows = dq + S::dq_tiles * S::dq_bytes,
+                       intervals = rows + S::stages * S::step_rows * 2 * static_cast<int>(sizeof(float)),
+                       claims = intervals + S::stages * S::key_rows * static_cast<int>(sizeof(Interval)),
                        notes = claims + S::claim_slots * static_cast<int>(sizeof(GradClaim)),
                        barriers = notes + S::stages * static_cast<int>(sizeof(StepNote));
-  static constexpr int barrier_count = 2 * S::claim_slots + 3 + 6 * S::stages;
+  static constexpr int barrier_count = 2 * S::claim_slots + 3 + 3 * S::stages + 2 * S::o_stages;
   static constexpr int bytes = barriers + 8 * barrier_count;
 
   [[nodiscard]] __device__ __forceinline__ Barrier barrier(int index) const {
@@ -62,16 +69,13 @@ struct BackwardShared {
   [[nodiscard]] __device__ __forceinline__ Barrier q_empty(int i) const {
     return barrier(steps + S::stages + i);
   }
-  [[nodiscard]] __device__ __forceinline__ Barrier o_full(int i) const {
-    return barrier(steps + 2 * S::stages + i);
-  }
+  static constexpr int o_steps = steps + 2 * S::stages, tails = o_steps + 2 * S::o_stages;
+  [[nodiscard]] __device__ __forceinline__ Barrier o_full(int i) const { return barrier(o_steps + i); }
   [[nodiscard]] __device__ __forceinline__ Barrier o_empty(int i) const {
-    return barrier(steps + 3 * S::stages + i);
+    return barrier(o_steps + S::o_stages + i);
   }
   /// A last step of a segment has landed, and its rows behind the segment are yet to be zeroed.
-  [[nodiscard]] __device__ __forceinline__ Barrier tail_landed(int i) const {
-    return barrier(steps + 4 * S::stages + i);
-  }
+  [[nodiscard]] __device__ __forceinline__ Barrier tail_landed(int i) const { return barrier(tails + i); }
   [[nodiscard]] __device__ __forceinline__ GradClaim& claim(int i) const {
     return reinterpret_cast<GradClaim*>(block_memory + claims)[i];
   }
@@ -79,11 +83,11 @@ struct BackwardShared {
     return reinterpret_cast<StepNote*>(block_memory + notes)[stage];
   }
   [[nodiscard]] __device__ __forceinline__ Interval* interval(int stage) const {
-    return reinterpret_cast<Interval*>(block_memory + intervals) + stage * key_rows;
+    return reinterpret_cast<Interval*>(block_memory + intervals) + stage * S::key_rows;
   }
   /// Of each query row of a step: lse in log2 units, then delta times the scale.
   [[nodiscard]] __device__ __forceinline__ float* lse(int stage) const {
-    return reinterpret_cast<float*>(block_memory + rows) + stage * 2 * step_rows;
+    return reinterpret_cast<float*>(block_memory + rows) + stage * 2 * S::step_rows;
   }
 
   __device__ __forceinline__ void init() const {
@@ -91,10 +95,9 @@ struct BackwardShared {
     for (int i = 0; i < S::claim_slots; ++i)
       claim_full(i).init(1), claim_empty(i).init(S::consumer_warps + 3);
     keys_landed().init(1), keys_full().init(1), keys_empty().init(S::consumer_warps);
-    for (int i = 0; i < S::stages; ++i) {
-      q_full(i).init(4), q_empty(i).init(S::consumer_warps);
-      o_full(i).init(2), o_empty(i).init(S::consumer_warps), tail_landed(i).init(1);
-    }
+    for (int i = 0; i < S::stages; ++i)
+      q_full(i).init(4), q_empty(i).init(S::consumer_warps), tail_landed(i).init(1);
+    for (int i = 0; i < S::o_stages; ++i) o_full(i).init(2), o_empty(i).init(S::consumer_warps);
     fence_barrier_init();
   }
 };

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "block_tiles.hpp"
 
-#include "tile_rows.hpp"
-
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
@@ -39,14 +37,14 @@ void count_streamed_tiles(TileTable<Segment>& table, int rows) {
   return log2;
 }
 
-[[nodiscard]] int steps_of(const QuerySegment& s) {
+[[nodiscard]] int steps_of(const QuerySegment& s, int step_rows) {
   return (s.end - s.begin + step_rows - 1) / step_rows;
 }
 
 /// Additions to one row of dQ at one time wait for each other: a segment that reaches over a tile's own rows
 /// is cut there, and its first part comes last. A tile's own rows count over all blocks.
 [[nodiscard]] TileTable<QuerySegment> staggered(TileTable<QuerySegment> table,
-                                                const std::vector<GradRows>& rows) {
+                                                const std::vector<GradRows>& rows, int step_rows) {
   std::vector<i64> begins;
   i64 begin = 0;
   for (const GradRows& block : rows) begins.push_back(begin), begin += block.count;
@@ -56,7 +54,7 @@ void count_streamed_tiles(TileTable<Segment>& table, int rows) {
     const i64 row = begins[static_cast<std::size_t>(tile.block)] + tile.row;
     for (int i = tile.segment_begin; i < tile.segment_end; ++i) {
       QuerySegment s = table.segments[static_cast<std::size_t>(i)], before = s;
-      const i64 step = std::max<i64>(row - s.begin, 0) / step_rows % steps_of(s);
+      const i64 step = std::max<i64>(row - s.begin, 0) / step_rows % steps_of(s, step_rows);
       s.begin = before.end = s.begin + static_cast<int>(step) * step_rows;
       segments.push_back(s);
       if (before.begin < before.end) segments.push_back(before);
@@ -84,16 +82,17 @@ QueryTiles query_tiles(const SliceList& slices, i64 q_rows, const QueryHeads& he
   return fewer ? bundled : alone;
 }
 
-TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<GradRows>& rows) {
+TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<GradRows>& rows,
+                                  const KeyTile& size) {
   std::vector<i64> counts;
   for (const GradRows& block : rows) counts.push_back(block.count);
-  TileTable<QuerySegment> table = staggered(tiles_of_keys(slices, counts, key_rows), rows);
+  TileTable<QuerySegment> table = staggered(tiles_of_keys(slices, counts, size.keys), rows, size.step);
   const auto unwritten = [&](const TileEntry& tile) {
     return !rows[static_cast<std::size_t>(tile.block)].overwrite;
   };
   const auto idle = table.tiles.begin() + table.busy;
   table.tiles.erase(std::remove_if(idle, table.tiles.end(), unwritten), table.tiles.end());
-  count_streamed_tiles(table, step_rows);
+  count_streamed_tiles(table, size.step);
   return table;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../tiles/work_list.hpp"
+#include "tile_rows.hpp"
 
 #include "usp/kernels/attention_args.hpp"
 
@@ -52,9 +53,10 @@ struct GradRows {
   bool overwrite = false;
 };
 
-/// Tiles of key_rows rows, whose streamed tiles have step_rows rows: those that see something, and of blocks
-/// that are overwritten all. Tiles that see the same queries begin at different ones.
-[[nodiscard]] TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<GradRows>& rows);
+/// Tiles of `size` keys and steps: those that see something, and of blocks that are overwritten all. Tiles
+/// that see the same queries begin at different ones.
+[[nodiscard]] TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<GradRows>& rows,
+                                                const KeyTile& size);
 
 /// Runs in which tiles are claimed, as their ends: of the tiles that see something, then of all.
 struct ClaimRuns {

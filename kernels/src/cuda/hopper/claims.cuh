@@ -51,6 +51,37 @@ template <class Shared, class Slots>
   return claim;
 }
 
+/// Turns of two warpgroups at the tensor cores; each takes as many as the other.
+template <bool turns>
+struct Turns {
+  int consumer;
+  __device__ __forceinline__ void begin() const {
+    if (turns && consumer == 1) named_barrier_arrive(1, 256);
+  }
+  __device__ __forceinline__ void take() const {
+    if (turns) named_barrier_wait(1 + consumer, 256);
+  }
+  __device__ __forceinline__ void pass() const {
+    if (turns) named_barrier_arrive(2 - consumer, 256);
+  }
+};
+
+/// Three warpgroups of a block: the first moves data, the others compute with the registers that it leaves.
+template <class Shared, class Prepare, class Compute>
+__device__ __forceinline__ void share_block(const Shared& shared, const Prepare& prepare,
+                                            const Compute& compute) {
+  if (threadIdx.x == 0) shared.init();
+  __syncthreads();
+  const int warpgroup = static_cast<int>(threadIdx.x) >> 7;
+  if (warpgroup == 0) {
+    shrink_registers<40>();
+    prepare(static_cast<int>(threadIdx.x) >> 5);
+  } else {
+    grow_registers<232>();
+    compute(warpgroup - 1);
+  }
+}
+
 /// As many blocks as stay on the GPU at once.
 template <auto kernel, int threads, int shared_bytes, class Params>
 void launch_blocks(const Params& p, cudaStream_t stream, const char* what) {

@@ -18,8 +18,21 @@ void forward(const ForwardParams& p, const ForwardTile& tile, DType io, cudaStre
 }
 
 void backward(const BackwardParams& p, DType io, cudaStream_t stream) {
-  if (p.dqk <= 64 && p.dv <= 64) return launch_backward<64, 64>(p, io, stream);
   launch_backward<128, 128>(p, io, stream);
+}
+
+void key_grad(const BackwardParams& p, const GradTile& tile, DType io, cudaStream_t stream) {
+  if (tile.dk == 64) return launch_key_grad<64, 64>(p, io, stream);
+  if (tile.dk == 128) return launch_key_grad<128, 128>(p, io, stream);
+  if (tile.dk == 192) return launch_key_grad<192, 128>(p, io, stream);
+  launch_key_grad<256, 256>(p, io, stream);
+}
+
+void query_grad(const QueryGradParams& p, const GradTile& tile, DType io, cudaStream_t stream) {
+  if (tile.dk == 64) return launch_query_grad<64, 64>(p, io, stream);
+  if (tile.dk == 128) return launch_query_grad<128, 128>(p, io, stream);
+  if (tile.dk == 192) return launch_query_grad<192, 128>(p, io, stream);
+  launch_query_grad<256, 256>(p, io, stream);
 }
 
 }  // namespace usp::kernels::hopper

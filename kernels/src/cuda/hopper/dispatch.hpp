@@ -2,6 +2,7 @@
 #pragma once
 
 #include "params.hpp"
+#include "tile_rows.hpp"
 
 /// From the calls of the contract to the launches that the kernels are built for.
 namespace usp::kernels::hopper {
@@ -13,6 +14,12 @@ struct ForwardTile {
 
 [[nodiscard]] ForwardTile forward_tile(i64 dqk, i64 dv);
 void forward(const ForwardParams& p, const ForwardTile& tile, DType io, cudaStream_t stream);
+
+/// All gradients, of a tile that adds_dq().
 void backward(const BackwardParams& p, DType io, cudaStream_t stream);
+/// dK and dV without dQ.
+void key_grad(const BackwardParams& p, const GradTile& tile, DType io, cudaStream_t stream);
+/// dQ alone.
+void query_grad(const QueryGradParams& p, const GradTile& tile, DType io, cudaStream_t stream);
 
 }  // namespace usp::kernels::hopper

@@ -4,30 +4,12 @@
 #include "../tiles/rows.cuh"
 #include "arrivals.cuh"
 #include "forward_shared.cuh"
+#include "query_tiles.cuh"
 
 /// Attention forward: a tile of 128 query rows stays, keys and values stream by. A row is a token of a head;
 /// the heads of a bundle share the tile. One warpgroup moves data and prepares masks, two compute 64 rows
 /// each and alternate, so that the softmax of one runs beside the products of the other.
 namespace usp::kernels::hopper {
-
-[[nodiscard]] __device__ __forceinline__ Claim make_claim(const ForwardParams& p) {
-  const ClaimedTile claimed = claim_tile(p);
-  Claim claim{claimed.tile.row};
-  claim.tiles = claimed.tile.streamed_tiles;
-  claim.segment_begin = claimed.tile.segment_begin, claim.segment_end = claimed.tile.segment_end;
-  claim.batch = claimed.head / p.heads;
-  claim.head = p.head_begin + ((claimed.head % p.heads) << p.bundle_log2);
-  return claim;
-}
-
-/// Tiles of keys that a claim meets, for the warps that move data.
-template <int keys, class Body>
-__device__ __forceinline__ void each_key_tile(const ForwardParams& p, const Claim& claim, const Body& body) {
-  for (int i = claim.segment_begin; i < claim.segment_end; ++i) {
-    const KeySegment segment = p.segments[i];
-    for (int key = segment.begin; key < segment.end; key += keys) body(segment, key);
-  }
-}
 
 /// Claims work and issues all tensor copies; one thread.
 template <class S>
@@ -61,34 +43,6 @@ __device__ __forceinline__ void load_all(const ForwardParams& p, const ForwardSh
       load_if<S::Dv, S::keys>(arrived, block_address(shared.v + kv.place * S::v_bytes), p.v[segment.block],
                               {0, kv_head, key, claim.batch}, last ? v_landed : v_full);
       if (last) v_full.arrive();
-      kv.advance();
-    });
-  }
-}
-
-/// Says of every tile of keys whether it is masked, and then which keys each query row sees; one warp.
-template <class S>
-__device__ __forceinline__ void prepare_masks(const ForwardParams& p, const ForwardShared<S>& shared) {
-  const int lane = lane_of_warp();
-  Ring<S::claim_slots> claims;
-  Ring<S::stages> kv;
-  for (;;) {
-    const Claim claim = next_claim(shared, claims);
-    if (claim.row < 0) return;
-    each_key_tile<S::keys>(p, claim, [&](const KeySegment& segment, int key) {
-      const bool masked = key < segment.full_begin || key + S::keys > segment.full_end;
-      shared.k_empty(kv.place).wait(kv.parity ^ 1);
-      if (masked) {
-        const DeviceSlice& slice = p.slices[segment.slice];
-#pragma unroll 1
-        for (int row = lane; row < query_rows; row += 32) {
-          const Interval seen = keys_of(slice, claim.row + (row >> p.bundle_log2));
-          shared.interval(kv.place)[row] = {seen.begin - key, seen.end - key};
-        }
-      }
-      if (lane == 0) shared.is_masked(kv.place) = masked ? 1 : 0;
-      __syncwarp();
-      if (lane == 0) shared.k_full(kv.place).arrive();
       kv.advance();
     });
   }
@@ -207,16 +161,6 @@ __device__ __forceinline__ void end_row(const Rows<S>& rows, const ForwardParams
                      {rows.o[4 * n + 2 * h] * inverse, rows.o[4 * n + 2 * h + 1] * inverse});
 }
 
-template <class S>
-__device__ __forceinline__ TileMask read_mask(const ForwardShared<S>& shared, int stage, int row_of_tile) {
-  TileMask mask{shared.is_masked(stage) != 0, {}};
-  if (mask.masked) {
-    mask.rows[0] = shared.interval(stage)[row_of_tile];
-    mask.rows[1] = shared.interval(stage)[row_of_tile + 8];
-  }
-  return mask;
-}
-
 /// Factors by which a tile's scores move the sums of two rows; moved: the same for a warp.
 struct Rescale {
   bool moved;
@@ -303,21 +247,6 @@ __device__ __forceinline__ void multiply_values(float (&o)[S::Dv / 2], const std
     RegisterProduct<typename S::T, S::Dv, Major::mn>::add(o, p + 4 * k, v.step<Major::mn, S::keys>(k), true);
 }
 
-/// Turns of the two consumers at the tensor cores.
-template <class S>
-struct Turns {
-  int consumer;
-  __device__ __forceinline__ void begin() const {
-    if (S::turns && consumer == 1) named_barrier_arrive(1, 256);
-  }
-  __device__ __forceinline__ void take() const {
-    if (S::turns) named_barrier_wait(1 + consumer, 256);
-  }
-  __device__ __forceinline__ void pass() const {
-    if (S::turns) named_barrier_arrive(2 - consumer, 256);
-  }
-};
-
 /// A warpgroup's 64 rows of one claim after the other.
 template <class S>
 __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardShared<S>& shared,
@@ -330,7 +259,7 @@ __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardSha
     __syncwarp();
     if (lane == 0) empty.arrive();
   };
-  const Turns<S> turns{consumer};
+  const Turns<S::turns> turns{consumer};
   turns.begin();
   Ring<S::claim_slots> claims;
   Ring<S::q_buffers> q_ring;
@@ -415,7 +344,7 @@ __global__ __launch_bounds__(S::threads, 1) void forward_kernel(const __grid_con
     if (warp == 0) {
       if (lane_of_warp() == 0) load_all(p, shared);
     } else if (warp == 1) {
-      prepare_masks(p, shared);
+      prepare_key_masks<S>(p, shared);
     } else if (warp == 2) {
       clear_tails(p, shared);
     }

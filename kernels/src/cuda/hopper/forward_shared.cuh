@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "claims.cuh"
-#include "tile.cuh"
+#include "query_tiles.cuh"
 
 /// Shared memory of the forward kernel: who waits for whom.
 namespace usp::kernels::hopper {
@@ -16,10 +15,6 @@ struct ForwardShape {
   static constexpr int q_bytes = query_rows * Dk * 2, k_bytes = keys * Dk * 2, v_bytes = keys * Dv * 2;
 };
 
-/// A claim as the block's warps read it; row -1: no more work.
-struct Claim {
-  int row, head, batch, tiles, segment_begin, segment_end, unused[2];
-};
 /// Shared memory of a block.
 template <class S>
 struct ForwardShared {

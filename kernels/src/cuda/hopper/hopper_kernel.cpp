@@ -143,6 +143,32 @@ void describe(Params& p, Engine& engine, const BlockList<Args>& list, const Tile
   engine.resources.memory().set_bytes(engine.claims->data(), 0, engine.claims->bytes());
 }
 
+/// Of tiles of queries, by which tiles of so many keys stream; `bundle_log2` is set.
+template <class Params, class Args>
+void describe_query_tiles(Params& p, Engine& engine, const BlockList<Args>& list,
+                          const Tiles<KeySegment>& tiles, int key_rows) {
+  const Args& a = list.front();
+  p.heads = static_cast<int>(a.scope.query_heads.size() >> p.bundle_log2);
+  p.heads_of_all = static_cast<int>(p.heads * a.q.batch);
+  i64 keys = 0;
+  for (const Args& block : list) keys += block.k.rows;
+  const i64 kv_bytes = keys * (a.k.width + a.v.width) * bytes_of(a.k.type);
+  p.section_heads = section_heads(section_bytes, (kv_bytes << p.bundle_log2) / a.scope.group, p.heads_of_all);
+  p.q_rows = static_cast<int>(a.q.rows);
+  describe(p, engine, list, tiles, a.overwrite, {query_rows >> p.bundle_log2, key_rows, 1 << p.bundle_log2});
+}
+
+/// What the launches of backward read of the gradients' side.
+template <class Params>
+void describe_grads(Params& p, Engine& engine, const AttendGradArgs& a, int rows) {
+  const ConstView d_o = engine.resources.readable(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
+  p.d_o = row_boxes(d_o, rows);
+  p.d_o_head_begin = static_cast<int>(d_o.heads.begin);
+  p.dqk = static_cast<int>(a.q.width);
+  p.scale = static_cast<float>(a.scope.terms->scale);
+  p.delta = strided(a.delta);
+}
+
 /// A step of the kernel itself: `Given` is AttendArgs or a list of them.
 template <class Given>
 class ForwardStep final : public PreparedStep<Given> {
@@ -168,19 +194,10 @@ class ForwardStep final : public PreparedStep<Given> {
     const device::DeviceScope on(engine_.resources.device());
     ForwardParams p;
     p.bundle_log2 = bundle_log2_;
-    p.heads = static_cast<int>(a.scope.query_heads.size() >> bundle_log2_);
-    p.heads_of_all = static_cast<int>(p.heads * a.q.batch);
-    i64 keys = 0;
-    for (const AttendArgs& block : list) keys += block.k.rows;
-    const i64 kv_bytes = keys * (a.k.width + a.v.width) * bytes_of(a.k.type);
-    p.section_heads =
-        section_heads(section_bytes, (kv_bytes << bundle_log2_) / a.scope.group, p.heads_of_all);
-    p.q_rows = static_cast<int>(a.q.rows);
     p.sink = a.sink;
     p.o = strided(a.o);
     p.o_pieces = divides(a.o, 16, 16 / bytes_of(a.o.type));
-    describe(p, engine_, list, *tiles_, a.overwrite,
-             {query_rows >> bundle_log2_, tile_.keys, 1 << bundle_log2_});
+    describe_query_tiles(p, engine_, list, *tiles_, tile_.keys);
     forward(p, tile_, a.q.type, engine_.resources.memory().stream());
     a.scope.progress();
   }
@@ -202,32 +219,36 @@ class BackwardStep final : public PreparedStep<Given> {
     std::vector<GradRows> rows;
     for (const AttendGradArgs& block : list) rows.push_back({block.dk.rows, block.overwrites_dkv()});
     Resources& r = engine.resources;
-    TileTable<QuerySegment> table = key_tiles(slices.list(), rows);
+    tile_ = grad_tile(a.q.width, a.v.width);
+    TileTable<QuerySegment> table = key_tiles(slices.list(), rows, tile_.key_tile());
     const i64 claims = static_cast<i64>(table.busy) * a.scope.kv_heads().size() * a.q.batch;
     const bool by_block = list.gates != nullptr && claims >= ordered_claims * engine.multiprocessors;
     ClaimRuns runs = by_block ? order_by_block(table) : one_run(table);
-    tiles_.emplace(r, slices.list(), table, std::move(runs));
+    keys_.emplace(r, slices.list(), table, std::move(runs));
     make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
+    if (r.deterministic() || !tile_.adds_dq()) {
+      // Heads are not bundled: each has a tile of its own.
+      const QueryTiles queries = query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, 1}, tile_.keys);
+      queries_.emplace(r, slices.list(), queries.table, one_run(queries.table));
+      return;
+    }
     direct_ = a.dq.type == DType::fp32 && divides(a.dq, 16, 4);
     if (!direct_) r.reserve(Role::dq, sum_of(a).elements() * bytes_of(DType::fp32));
   }
 
  private:
   void enqueue(const Given& given) override {
-    if (!tiles_) return;
+    if (!keys_) return;
     const AttendGradBlocks list = as_list(given);
-    const AttendGradArgs& a = list.front();
     const device::DeviceScope on(engine_.resources.device());
-    Memory& memory = engine_.resources.memory();
-    const ViewRegion all{{0, a.dq.rows}, a.scope.query_heads};
-    View sum = a.dq;
-    if (!direct_) sum = sum_of(a), sum.data = engine_.resources.scratch(Role::dq);
-    if (!direct_ || a.overwrite) memory.fill(part_of(sum, a.scope.query_heads), 0);
-    if (tiles_->table.tile_count(true) != 0) add_grads(list, sum);
-    if (!direct_)
-      memory.copy_region(sum, all, a.dq, all, a.overwrite ? WriteMode::overwrite : WriteMode::accumulate);
-    a.scope.progress();
+    if (queries_) {
+      add_key_grads(list, nullptr);
+      add_query_grads(list);
+    } else {
+      add_all_grads(list);
+    }
+    list.front().scope.progress();
   }
 
   /// The sum of dq that scratch holds.
@@ -235,32 +256,62 @@ class BackwardStep final : public PreparedStep<Given> {
     return {nullptr, DType::fp32, a.q.batch, a.q.rows, a.scope.query_heads, a.dq.width};
   }
 
-  void add_grads(const AttendGradBlocks& list, const View& dq) {
+  void add_all_grads(const AttendGradBlocks& list) {
+    const AttendGradArgs& a = list.front();
+    Memory& memory = engine_.resources.memory();
+    const ViewRegion all{{0, a.dq.rows}, a.scope.query_heads};
+    View sum = a.dq;
+    if (!direct_) sum = sum_of(a), sum.data = engine_.resources.scratch(Role::dq);
+    if (!direct_ || a.overwrite) memory.fill(part_of(sum, a.scope.query_heads), 0);
+    add_key_grads(list, &sum);
+    if (!direct_)
+      memory.copy_region(sum, all, a.dq, all, a.overwrite ? WriteMode::overwrite : WriteMode::accumulate);
+  }
+
+  /// dk and dv, and where there is a sum of dq, that too.
+  void add_key_grads(const AttendGradBlocks& list, const View* dq) {
+    if (keys_->table.tile_count(true) == 0) return;
     const AttendGradArgs& a = list.front();
     const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
-    const ConstView d_o = engine_.resources.readable(a.d_o, a.q.type, heads, Role::d_o);
+    const KeyTile size = tile_.key_tile();
     BackwardParams p;
-    p.d_o = row_boxes(d_o, step_rows), p.dq = sum_boxes(dq, step_rows);
-    p.d_o_head_begin = static_cast<int>(d_o.heads.begin), p.dq_head_begin = static_cast<int>(dq.heads.begin);
+    describe_grads(p, engine_, a, size.step);
     p.head_end = static_cast<int>(heads.end), p.kv_heads = static_cast<int>(kv.size());
     p.heads_of_all = static_cast<int>(kv.size() * a.q.batch);
-    const i64 query_bytes =
-        a.q.rows * ((a.q.width + a.v.width) * bytes_of(a.q.type) + dq.width * bytes_of(dq.type));
-    p.section_heads = section_heads(grad_section_bytes, query_bytes * a.scope.group, p.heads_of_all);
-    p.dqk = static_cast<int>(a.q.width);
-    p.scale = static_cast<float>(a.scope.terms->scale);
-    p.delta = strided(a.delta);
+    i64 row_bytes = (a.q.width + a.v.width) * bytes_of(a.q.type);
+    if (dq != nullptr) {
+      p.dq = sum_boxes(*dq, sum_rows), p.dq_head_begin = static_cast<int>(dq->heads.begin);
+      row_bytes += dq->width * bytes_of(dq->type);
+    }
+    p.section_heads = section_heads(grad_section_bytes, a.q.rows * row_bytes * a.scope.group, p.heads_of_all);
     for (i64 i = 0; i < list.count; ++i) {
       const AttendGradArgs& block = list.blocks[i];
       p.grads[i] = {strided(block.dk), strided(block.dv), static_cast<int>(block.dk.rows),
                     block.overwrites_dkv()};
     }
-    describe(p, engine_, list, *tiles_, true, {step_rows, key_rows});
-    backward(p, a.q.type, engine_.resources.memory().stream());
+    describe(p, engine_, list, *keys_, true, {size.step, size.keys});
+    const cudaStream_t stream = engine_.resources.memory().stream();
+    if (dq != nullptr)
+      backward(p, a.q.type, stream);
+    else
+      key_grad(p, tile_, a.q.type, stream);
+  }
+
+  void add_query_grads(const AttendGradBlocks& list) {
+    const AttendGradArgs& a = list.front();
+    if (queries_->table.tile_count(a.overwrite) == 0) return;
+    QueryGradParams p;
+    describe_grads(p, engine_, a, query_rows);
+    p.dq = strided(a.dq);
+    p.dq_pieces = divides(a.dq, 16, 16 / bytes_of(a.dq.type));
+    describe_query_tiles(p, engine_, list, *queries_, tile_.keys);
+    query_grad(p, tile_, a.q.type, engine_.resources.memory().stream());
   }
 
   Engine& engine_;
-  std::optional<Tiles<QuerySegment>> tiles_;  ///< empty: no work
+  GradTile tile_{};
+  std::optional<Tiles<QuerySegment>> keys_;   ///< empty: no work
+  std::optional<Tiles<KeySegment>> queries_;  ///< of dq alone, which has a launch of its own
   bool direct_ = false;                       ///< dq is summed in its own memory
 };
 

@@ -49,12 +49,16 @@ struct CommonParams {
   int device = 0, multiprocessors = 1;
 };
 
-struct ForwardParams : CommonParams {
+/// Tiles of queries, by which keys stream.
+struct QueryTileParams : CommonParams {
   const KeySegment* segments = nullptr;
   int heads = 0;        ///< query heads of the call, in bundles
   int bundle_log2 = 0;  ///< heads of a bundle, which share a KV head and tiles: row r of a tile is token
                         ///< r >> bundle_log2 of head r % bundle; boxes of q hold the heads of a bundle
   int q_rows = 0;
+};
+
+struct ForwardParams : QueryTileParams {
   const double* sink = nullptr;
   Strided o;
   bool o_pieces = false;  ///< rows of o are whole aligned pieces of 16 bytes
@@ -79,6 +83,16 @@ struct BackwardParams : CommonParams {
   Strided delta;
 };
 
+/// dQ alone.
+struct QueryGradParams : QueryTileParams {
+  CUtensorMap d_o;         ///< as q
+  int d_o_head_begin = 0;  ///< of the view
+  int dqk = 0;
+  float scale = 1;
+  Strided delta, dq;
+  bool dq_pieces = false;  ///< rows of dq are whole aligned pieces of 16 bytes
+};
+
 /// Padded head dims are template arguments.
 template <int Dk, int Dv>
 void launch_forward(const ForwardParams& p, DType io, cudaStream_t stream);
@@ -93,8 +107,28 @@ void launch_forward<256, 256>(const ForwardParams& p, DType io, cudaStream_t str
 template <int Dk, int Dv>
 void launch_backward(const BackwardParams& p, DType io, cudaStream_t stream);
 template <>
-void launch_backward<64, 64>(const BackwardParams& p, DType io, cudaStream_t stream);
-template <>
 void launch_backward<128, 128>(const BackwardParams& p, DType io, cudaStream_t stream);
+
+/// dK and dV without dQ, and dQ alone: gradients that repeat bit for bit.
+template <int Dk, int Dv>
+void launch_key_grad(const BackwardParams& p, DType io, cudaStream_t stream);
+template <int Dk, int Dv>
+void launch_query_grad(const QueryGradParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_key_grad<64, 64>(const BackwardParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_query_grad<64, 64>(const QueryGradParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_key_grad<128, 128>(const BackwardParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_query_grad<128, 128>(const QueryGradParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_key_grad<192, 128>(const BackwardParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_query_grad<192, 128>(const QueryGradParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_key_grad<256, 256>(const BackwardParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_query_grad<256, 256>(const QueryGradParams& p, DType io, cudaStream_t stream);
 
 }  // namespace usp::kernels::hopper

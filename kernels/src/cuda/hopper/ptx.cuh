@@ -125,6 +125,18 @@ __device__ __forceinline__ void added_boxes_wait_read() {
 __device__ __forceinline__ void added_boxes_wait() {
   asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
 }
+/// Copies four bytes to shared memory; nothing is waited for.
+__device__ __forceinline__ void copy_word(float* to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copied_words_commit() {
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+/// Waits for the thread's own words until at most `pending` groups are on their way.
+template <int pending>
+__device__ __forceinline__ void copied_words_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
+}
 /// Four 8 x 8 blocks of 16-bit elements; lane l gives the place of row l % 8 of block l / 8.
 __device__ __forceinline__ void store_fragment(std::uint32_t at, const std::uint32_t* r) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(at), "r"(r[0]),

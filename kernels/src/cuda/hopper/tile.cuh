@@ -13,6 +13,18 @@ namespace usp::kernels::hopper {
   return static_cast<int>(threadIdx.x) & 31;
 }
 
+/// One arrival of a whole warp.
+__device__ __forceinline__ void arrive_of_warp(Barrier barrier) {
+  __syncwarp();
+  if (lane_of_warp() == 0) barrier.arrive();
+}
+
+template <int count>
+__device__ __forceinline__ void clear(float (&sums)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) sums[i] = 0;
+}
+
 /// Loads rows of one head; one thread.
 template <int columns, int rows>
 __device__ __forceinline__ void load_rows(std::uint32_t to, const CUtensorMap& map, BoxPlace at,
@@ -125,7 +137,8 @@ struct TileMask {
 };
 
 template <int columns>
-__device__ __forceinline__ void hide(float (&s)[columns / 2], const TileMask& mask) {
+__device__ __forceinline__ void hide(float (&s)[columns / 2], const TileMask& mask,
+                                     float hidden = minus_infinity()) {
   const int first = 2 * (lane_of_warp() & 3);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -134,7 +147,7 @@ __device__ __forceinline__ void hide(float (&s)[columns / 2], const TileMask& ma
     for (int n = 0; n < columns / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 2; ++e)
-        if (n * 8 + e < begin || n * 8 + e >= end) s[4 * n + 2 * h + e] = minus_infinity();
+        if (n * 8 + e < begin || n * 8 + e >= end) s[4 * n + 2 * h + e] = hidden;
   }
 }
 

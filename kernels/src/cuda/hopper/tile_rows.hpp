@@ -3,10 +3,37 @@
 
 namespace usp::kernels::hopper {
 
-/// Query rows of a tile of the forward kernel: 64 for each of two warpgroups.
+/// Query rows of a tile of the forward kernel and of the kernel of dQ alone: 64 for each of two warpgroups.
 inline constexpr int query_rows = 128;
-/// Key rows of a tile of the backward kernel, 64 for each of two warpgroups, and query rows of a step.
-inline constexpr int key_rows = 128, step_rows = 64;
+
+/// Key rows of a tile of the backward kernels, and query rows of a step.
+struct KeyTile {
+  int keys, step;
+};
+/// Query rows of a box that is added to dQ: those of a product.
+inline constexpr int sum_rows = 64;
+
+/// By padded head dims.
+[[nodiscard]] constexpr KeyTile key_tile(int dk, int dv) {
+  return dk <= 128 && dv <= 128 ? KeyTile{128, 64} : KeyTile{64, 64};
+}
+
+/// Padded head dims of backward, and the keys of a tile of the kernel of dQ alone.
+struct GradTile {
+  int dk, dv, keys;
+
+  /// dQ is computed beside dK and dV, where it need not repeat bit for bit. Other head dims are faster with a
+  /// launch of its own: additions to memory cost more than two more products.
+  [[nodiscard]] constexpr bool adds_dq() const { return dk == 128; }
+  [[nodiscard]] constexpr KeyTile key_tile() const { return hopper::key_tile(dk, dv); }
+};
+/// Of true head dims, which `traits.cpp` reads too.
+[[nodiscard]] constexpr GradTile grad_tile(long long dqk, long long dv) {
+  if (dqk <= 64 && dv <= 64) return {64, 64, 128};
+  if (dqk <= 128 && dv <= 128) return {128, 128, 96};
+  if (dqk <= 192 && dv <= 128) return {192, 128, 64};
+  return {256, 256, 48};
+}
 
 /// Blocks of keys of a call at most.
 inline constexpr int max_blocks = 16;

@@ -83,7 +83,9 @@ struct RegisterProduct;  // a in registers, b in shared memory
 #define USP_EIGHT(i)                                                                              \
   "+f"(d[8 * i]), "+f"(d[8 * i + 1]), "+f"(d[8 * i + 2]), "+f"(d[8 * i + 3]), "+f"(d[8 * i + 4]), \
       "+f"(d[8 * i + 5]), "+f"(d[8 * i + 6]), "+f"(d[8 * i + 7])
-#define USP_SUMS_4 USP_EIGHT(0), USP_EIGHT(1), USP_EIGHT(2), USP_EIGHT(3)
+#define USP_SUMS_2 USP_EIGHT(0), USP_EIGHT(1)
+#define USP_SUMS_3 USP_SUMS_2, USP_EIGHT(2)
+#define USP_SUMS_4 USP_SUMS_3, USP_EIGHT(3)
 #define USP_SUMS_5 USP_SUMS_4, USP_EIGHT(4)
 #define USP_SUMS_6 USP_SUMS_5, USP_EIGHT(5)
 #define USP_SUMS_8 USP_SUMS_6, USP_EIGHT(6), USP_EIGHT(7)
@@ -121,6 +123,8 @@ struct RegisterProduct;  // a in registers, b in shared memory
   USP_PRODUCTS(Bf16, "bf16", N, eights, __VA_ARGS__) \
   USP_PRODUCTS(Fp16, "f16", N, eights, __VA_ARGS__)
 
+USP_BOTH(32, 2, 16, 17, 18, 19, 20, 21, 22)
+USP_BOTH(48, 3, 24, 25, 26, 27, 28, 29, 30)
 USP_BOTH(64, 4, 32, 33, 34, 35, 36, 37, 38)
 USP_BOTH(80, 5, 40, 41, 42, 43, 44, 45, 46)
 USP_BOTH(96, 6, 48, 49, 50, 51, 52, 53, 54)
@@ -138,6 +142,8 @@ USP_BOTH(256, 16, 128, 129, 130, 131, 132, 133, 134)
 #undef USP_SUMS_6
 #undef USP_SUMS_5
 #undef USP_SUMS_4
+#undef USP_SUMS_3
+#undef USP_SUMS_2
 #undef USP_EIGHT
 
 }  // namespace usp::kernels::hopper

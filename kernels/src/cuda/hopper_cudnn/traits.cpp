@@ -5,7 +5,6 @@ namespace usp {
 
 const BackendTraits hopper_cudnn_traits = {.word = "hopper_cudnn",
                                            .display_name = "hopper with cuDNN",
-                                           .generation = "hopper",
                                            .summary = "forward by hopper, backward by cudnn",
                                            .on_gpu = true,
                                            .rounds_results = true,

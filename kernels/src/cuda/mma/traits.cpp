@@ -42,6 +42,7 @@ void add_scratch(const ScratchStep& s, ScratchParts& parts) {
 
 const BackendTraits mma_traits = {.word = "mma",
                                   .display_name = "mma",
+                                  .generations = generations_from_sm_80,
                                   .summary = "this project's CUDA kernel, for all that GPUs compute",
                                   .on_gpu = true,
                                   .rounds_results = true,

@@ -12,7 +12,7 @@ namespace usp {
 
 /// What measured calls changed of a calibration.
 struct Correction {
-  std::string curve;  ///< "kernels", "alltoall of 4 ranks", "hops of 4 ranks"
+  std::string curve;  ///< "kernels of cudnn", "alltoall of 4 ranks", "hops of 4 ranks"
   double factor = 1;  ///< of its times
   int rows = 0;       ///< that say so: their geometric mean
 };
@@ -23,10 +23,12 @@ struct CorrectedCalibration {
 };
 
 /// Corrects the calibration of a cluster by calls that were measured on it, by one factor per curve: with it
-/// the price of the call is its measured time. A row of one rank corrects the kernels, first; a row of
-/// Ulysses alone the all-to-all of its ranks, of a ring alone its hops. Each correction is noted among the
-/// sources, with `file`. Throws InvalidInput, naming the line, for a calibration of another cluster, rows
-/// without a time, rows of both axes, and where no factor up to 64 explains the time.
+/// the price of the call is its measured time. A row of one rank corrects the kernels of the backend that
+/// computed its pass, first (the one of the row, or what that leaves the call to; where the row names none,
+/// the one that plans take first); a row of Ulysses alone the all-to-all of its ranks, of a ring alone its
+/// hops. Each correction is noted among the sources, with `file`. Throws InvalidInput, naming the line, for a
+/// calibration of another cluster, rows without a time, rows of both axes or of two backends, calls that no
+/// backend takes or whose backend was not measured, and where no factor up to 64 explains the time.
 [[nodiscard]] CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cluster& cluster,
                                             const std::vector<ScoreRow>& rows, const std::string& file);
 

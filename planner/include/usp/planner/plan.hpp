@@ -65,6 +65,9 @@ struct PlanRequest {
   double attention_band = 0;  ///< beside the calibration's: which kernels run is not known
   /// Backward reads q, k, v, output and lse as a library's kernels keep them; else what the runtime keeps.
   bool library_attention = false;
+  /// Attention of a framework, priced by the kernels that the calibration prices with; else each kind of
+  /// layer has a backend of the runtime and its kernels.
+  bool library_kernels = false;
   std::optional<double> measured_step_s;  ///< of the best plan, for rescaled rates; no plan depends on it
   std::size_t max_candidates = 32;        ///< candidates to return
   WorkProgress* progress = nullptr;       ///< hears of the search, when given

@@ -55,6 +55,12 @@ struct BackendPrice {
   bool tie = false;         ///< as fast as the chosen one, within the bands of both
 };
 
+/// Attention steps of a plan by backend, over `ranks` of its ranks.
+struct StepSample {
+  int ranks = 0;
+  std::optional<schedule::StepBackends> forward, backward;
+};
+
 struct AttentionResult {
   std::vector<AttentionCandidate> candidates;  ///< best sum of the passes first; at least one per mesh
   AttentionCandidate best_forward;             ///< of all, by that pass alone
@@ -64,6 +70,7 @@ struct AttentionResult {
   std::vector<BackendPrice> backends;
   /// Of the best, for a backend with a fallback, on few enough ranks to be counted; backward where training.
   std::optional<schedule::StepBackends> forward_steps, backward_steps;
+  StepSample step_sample;  ///< the same; of some ranks, where all are too many
   std::vector<Rejection> rejected;
   double margin = 0;                                   ///< of the next mesh over the best one
   bool tie = false;                                    ///< the bands of what differs overlap
@@ -82,8 +89,8 @@ struct AttentionResult {
 /// What is said of a price that is of other devices than those that execute the plan; empty where they are
 /// the same. `all_devices` means threads of a host.
 [[nodiscard]] std::string priced_devices_note(const AttentionRequest& request);
-/// That the backend's kernels are for other cards than the cluster's; empty where they run there, or the card
-/// is not known.
+/// That the backend's kernels are for other cards than the cluster's, or that these are not known; empty
+/// where they run there.
 [[nodiscard]] std::string other_architecture_note(const AttentionRequest& request);
 
 /// Exhaustive, for each backend: every mesh of the cluster's devices (of the first ones, where ring and

@@ -20,6 +20,16 @@ struct AttentionCall {
   bool backward = true;  ///< false: forward only
 };
 
+/// The layout that a call is priced with where none is asked for, among those that a search would take:
+/// zigzag of causal rings, contiguous where masks or rows leave nothing to balance.
+[[nodiscard]] LayoutKind default_layout(const Mesh& mesh, Band band);
+
+/// What computes a call whose backend is not asked for: of those that the calibration measured and that take
+/// all of it on these cards, the fastest in this layout; the host's where there is none, as plan_attention
+/// has it.
+[[nodiscard]] Backend fastest_backend(const topology::Cluster& cluster, const Calibration& calibration,
+                                      AttentionCall call);
+
 /// Bytes of one kind of transfer in one pass, over the ranks of the group.
 struct TransferBytes {
   std::string name;  ///< word of a TransferName; "all" for their sum

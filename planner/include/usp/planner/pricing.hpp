@@ -5,6 +5,7 @@
 #include "usp/schedule/expand.hpp"
 #include "usp/schedule/generate.hpp"
 #include "usp/schedule/plan_inputs.hpp"
+#include "usp/schedule/step_backends.hpp"
 
 #include <memory>
 #include <optional>
@@ -111,6 +112,16 @@ class AttentionPricer {
 
   [[nodiscard]] LiveBytes live_bytes(const AttentionPlan& plan, Pass pass);
 
+  /// The backend whose kernels price a pass: that of the plan, or what it leaves the pass to: by what all
+  /// calls share, because the heads of some rank tear a KV group, or because some rank's every step is cut
+  /// into too many pieces. Then that rank, the slowest, sets the pace.
+  [[nodiscard]] Backend computing_backend(const AttentionPlan& plan, Pass pass);
+  /// Steps of a pass by backend, each of up to `sampled_ranks` ranks spread over the mesh; none where even
+  /// one is too much to expand.
+  [[nodiscard]] const std::vector<schedule::StepBackends>& sampled_steps(const AttentionPlan& plan,
+                                                                         Pass pass);
+  static constexpr int sampled_ranks = 4;
+
   /// The schedule of a plan; valid until the next call.
   [[nodiscard]] const schedule::CompactSchedule& schedule(const AttentionPlan& plan);
   [[nodiscard]] const AttentionShape& shape() const { return shape_; }
@@ -131,6 +142,10 @@ class AttentionPricer {
 
   [[nodiscard]] std::shared_ptr<const schedule::MaskedBatch> batch_of(Band band);
   Context context_of(const AttentionPlan& plan, const Placement& placement);
+  // Of a context, which they leave as it is.
+  [[nodiscard]] Backend computing_backend(const AttentionPlan& plan, Pass pass, const Heads& heads);
+  [[nodiscard]] const std::vector<schedule::StepBackends>& sampled_steps(const AttentionPlan& plan, Pass pass,
+                                                                         const Heads& heads);
   [[nodiscard]] double move_bytes_per_peer(const Context& context, const schedule::TransferOp& move,
                                            const TransferPattern& pattern);
   [[nodiscard]] double own_bytes(const Context& context, const schedule::TransferOp& move,

@@ -22,8 +22,8 @@ namespace usp {
 [[nodiscard]] std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
                                              const PlanFile& plan);
 
-/// Throws InvalidInput where such a run computed with other kernels than those that `calibration` prices
-/// with, or on other devices.
+/// Throws InvalidInput where such a run computed with what is no backend, or not with the library of a
+/// calibration that names none, or on other devices.
 void check_run_machine(const std::string& text, const std::string& file, const CalibrationFile& calibration);
 
 }  // namespace usp

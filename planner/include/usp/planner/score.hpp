@@ -37,6 +37,7 @@ struct ScoreRow {
   Layout layout = Layout::contiguous;
   Exchange exchange = Exchange::qkvpack;
   Library library = Library::yunchang;
+  std::optional<Backend> backend;  ///< that computed it; empty: not stated, priced by the calibration's own
   Transport transport = Transport::nccl;  ///< between its GPUs
   bool synchronised = true;  ///< the device was waited for after each call, so that its time is the call's
   std::optional<double> seconds;  ///< 1 / iters_per_s; empty: out of memory
@@ -44,9 +45,9 @@ struct ScoreRow {
 
 /// Reads the CSV: comment lines (#) and blank lines are skipped, the header names the columns machine, world,
 /// direction, causal, dtype, batch, seq, heads, kv_heads, head_dim, ring, ulysses, layout, exchange,
-/// iters_per_s in any order, and perhaps library (yunchang), transport (nccl) and synchronised (true, but of
-/// yunchang's qkvpack false: its tables' qkvpack runs did not wait for the device). Throws InvalidInput with
-/// the line for anything else, for ring * ulysses != world, and for a row given twice.
+/// iters_per_s in any order, and perhaps library (yunchang), backend, transport (nccl) and synchronised
+/// (true, but of yunchang's qkvpack false: its tables' qkvpack runs did not wait for the device). Throws
+/// InvalidInput with the line for anything else, for ring * ulysses != world, and for a row given twice.
 [[nodiscard]] std::vector<ScoreRow> parse_score_csv(const std::string& text, const std::string& file);
 
 /// Predicted cost of a row, in the CostUnit of its method.

@@ -76,11 +76,12 @@ void load_sources(const StepSources& sources, StepInput& input, const NoteSink& 
 [[nodiscard]] std::unique_ptr<StepInput> read_plan_request(const std::string& text, const std::string& file,
                                                            const NoteSink& note);
 
-/// Reads a request to plan one attention call: cluster (as there) or ranks (threads of this host); shape
-/// {tokens, query_heads, head_dim_qk, and where given batch, kv_heads, head_dim_v, dtype}; and where given
-/// causal, window (tokens, or [before, after]), scale, softcap, dropout, sink, return_lse, backend, documents
-/// (lengths), kv_documents (keys of each in packed cross attention), training,
-/// calibration, fixed, execution and max_candidates (the last three as there). Throws as read_plan_request.
+/// Reads a request to plan one attention call: cluster (as there, and where given calibration: a shipped
+/// one's name or a file) or ranks (threads of this host); shape {tokens, query_heads, head_dim_qk, and where
+/// given batch, kv_heads, head_dim_v, dtype}; and where given causal, window (tokens, or [before, after]),
+/// scale, softcap, dropout, sink, return_lse, backend, documents (lengths), kv_documents (keys of each in
+/// packed cross attention), training, fixed, execution and max_candidates (the last three as there). Throws
+/// as read_plan_request.
 [[nodiscard]] std::unique_ptr<AttentionInput> read_attention_request(const std::string& text,
                                                                      const std::string& file,
                                                                      const NoteSink& note);

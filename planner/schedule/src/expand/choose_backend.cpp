@@ -22,7 +22,7 @@ StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_hea
     return StepBackend{fallback_that_takes(plan, pass, query_heads), why, 0,
                        static_cast<std::int32_t>(count)};
   };
-  if (const UnsupportedReason why = unsupported_reason(traits, call_traits(plan, pass, query_heads));
+  if (const UnsupportedReason why = unsupported_reason(plan, pass, query_heads);
       why != UnsupportedReason::none)
     return left(why);
   if (traits.any_slices) return step;

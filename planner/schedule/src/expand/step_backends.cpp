@@ -61,10 +61,14 @@ std::vector<UnsupportedReason> nothing_because(const AttentionPlan& plan, Pass p
                                                const std::optional<StepBackends>& steps) {
   const Backend backend = plan.backend.of(pass);
   if (steps) return steps->of(backend) == 0 ? steps->why : std::vector<UnsupportedReason>{};
-  const UnsupportedReason why =
-      unsupported_reason(kernel_traits(backend), call_traits(plan, pass, one_group(plan)));
+  const UnsupportedReason why = unsupported_reason(plan, pass);
   return why == UnsupportedReason::none ? std::vector<UnsupportedReason>{}
                                         : std::vector<UnsupportedReason>{why};
+}
+
+void add_reason(std::vector<UnsupportedReason>& reasons, UnsupportedReason why) {
+  const auto at = std::lower_bound(reasons.begin(), reasons.end(), why);
+  if (at == reasons.end() || *at != why) reasons.insert(at, why);
 }
 
 }  // namespace
@@ -77,6 +81,12 @@ void StepBackends::add(Backend backend, i64 more) {
       return;
     }
   counts.push_back({backend, more});
+}
+
+void StepBackends::add(const StepBackends& other) {
+  for (const Count& count : other.counts) add(count.backend, count.steps);
+  mixed += other.mixed;
+  for (const UnsupportedReason reason : other.why) add_reason(why, reason);
 }
 
 i64 StepBackends::of(Backend backend) const {
@@ -103,8 +113,7 @@ void add_steps(StepBackends& sum, const RankSchedule& schedule) {
     sum.add(step->use, 1);
     if (step->use == schedule.backend.of(schedule.pass) && step->left > 0) ++sum.mixed;
     if (step->why == UnsupportedReason::none) continue;
-    const auto at = std::lower_bound(sum.why.begin(), sum.why.end(), step->why);
-    if (at == sum.why.end() || *at != step->why) sum.why.insert(at, step->why);
+    add_reason(sum.why, step->why);
   }
 }
 

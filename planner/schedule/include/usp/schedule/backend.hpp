@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,12 +72,16 @@ struct ScratchStep {
 
 }  // namespace schedule
 
+/// Generations of cards of compute capability 8.0 and up, as DeviceSpec names them.
+inline constexpr std::string_view generations_from_sm_80[] = {"ampere", "ampere_rtx", "ada",
+                                                              "hopper", "blackwell",  "blackwell_rtx"};
+
 struct BackendTraits {
   std::string_view word;
-  std::string_view display_name;     ///< in sentences
-  std::string_view generation = {};  ///< of the cards it runs on, as DeviceSpec has it; empty: any
-  std::string_view summary;          ///< one line for readers of a plan
-  bool on_gpu = false;               ///< works in the memory of a GPU; else of the host
+  std::string_view display_name;                       ///< in sentences
+  std::span<const std::string_view> generations = {};  ///< of the cards it runs on (runs_on_generation)
+  std::string_view summary;                            ///< one line for readers of a plan
+  bool on_gpu = false;                                 ///< works in the memory of a GPU; else of the host
   bool rounds_results = false;  ///< writes results in the input type, rounded once, where a call overwrites
   bool carries_state = true;    ///< a block is added to its result by the kernel; else by another one
   /// Waits for blocks of keys that are arriving inside one launch for a list of them; else before each block.
@@ -142,6 +147,9 @@ template <>
   return backend->word;
 }
 
+/// Whether cards of a generation run what computes both passes. Those of no known generation run none.
+[[nodiscard]] bool runs_on_generation(Backend backend, std::string_view generation);
+
 /// The fallback of a backend that has one.
 [[nodiscard]] inline Backend fallback_of(Backend backend) {
   return Backend(*backend->fallback);
@@ -156,8 +164,8 @@ template <>
 /// Whether a backend of the list leaves calls to this one.
 [[nodiscard]] bool is_fallback(Backend backend);
 /// Backends of GPUs with a preference, the greatest first.
-[[nodiscard]] std::vector<Backend> preferred_gpu_backends();
-/// The first of those that any generation of cards runs.
+[[nodiscard]] const std::vector<Backend>& preferred_gpu_backends();
+/// The first of those that several generations of cards run.
 [[nodiscard]] Backend preferred_gpu_backend();
 /// "a or b": the words of the backends of GPUs.
 [[nodiscard]] std::string gpu_backend_words();

@@ -153,6 +153,17 @@ struct CallTraits {
   return UnsupportedReason::none;
 }
 
+/// Why what computes a pass of a plan takes no call with these query heads; none: nothing that all such calls
+/// share is against it.
+[[nodiscard]] inline UnsupportedReason unsupported_reason(const AttentionPlan& plan, Pass pass,
+                                                          Range query_heads) {
+  return unsupported_reason(kernel_traits(plan.backend.of(pass)), call_traits(plan, pass, query_heads));
+}
+/// The same with all heads.
+[[nodiscard]] inline UnsupportedReason unsupported_reason(const AttentionPlan& plan, Pass pass) {
+  return unsupported_reason(plan, pass, {0, plan.shape.query_heads});
+}
+
 /// The same for one block, of a backend that takes blocks.
 [[nodiscard]] inline UnsupportedReason unsupported_reason(const BandBlock& b) {
   if (b.q_rows.size() == 1 || b.k_rows.size() == 1) return UnsupportedReason::single_row;

@@ -20,6 +20,7 @@ struct StepBackends {
   std::vector<UnsupportedReason> why;  ///< what the plan's backend leaves to its fallback, and why; ascending
 
   void add(Backend backend, i64 steps);
+  void add(const StepBackends& other);
   [[nodiscard]] i64 of(Backend backend) const;
   [[nodiscard]] i64 steps() const;
   friend bool operator==(const StepBackends& a, const StepBackends& b);

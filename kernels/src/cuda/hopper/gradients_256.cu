@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "key_grad_wide.cuh"
+#include "query_grad.cuh"
+
+namespace usp::kernels::hopper {
+
+template <>
+void launch_key_grad<256, 256>(const BackwardParams& p, DType io, cudaStream_t stream) {
+  launch_wide_key_grad_as<256, 256>(p, io, stream);
+}
+template <>
+void launch_query_grad<256, 256>(const QueryGradParams& p, DType io, cudaStream_t stream) {
+  launch_query_grad_as<256, 256, 48, 2>(p, io, stream);
+}
+
+}  // namespace usp::kernels::hopper

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backward_tiles.cuh"
+
+/// dK and dV without dQ, for gradients that repeat bit for bit: the backward kernel less the product and the
+/// additions whose order is open. The warpgroups need nothing of each other, and the products of a step run
+/// beside the scores of the step that follows.
+namespace usp::kernels::hopper {
+
+template <class T, int Dk, int Dv>
+struct KeyGradShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_tile(Dk, Dv).step, 4, 4> {
+  static constexpr int score_tiles = 0, dq_tiles = 0;
+};
+
+/// A warpgroup's 64 keys of one claim after the other.
+template <class S>
+__device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const BackwardShared<S>& shared,
+                                                  int consumer) {
+  using T = typename S::T;
+  constexpr int key_rows = S::key_rows, step_rows = S::step_rows;
+  const auto row_of_tile = [] { return 16 * ((thread_now() >> 5) - 4) + (lane_of_warp() >> 2); };
+  const Operand k_rows(block_address(shared.k + 64 * consumer * tile_row_bytes), key_rows);
+  const Operand v_rows = k_rows.moved(shared.v - shared.k);
+  const Turns<true> turns{consumer};
+  turns.begin();
+  Ring<S::claim_slots> claims;
+  Ring<S::stages> ring;
+  Ring<1> keys;
+  for (;;) {
+    // The claim stays in shared memory until its end: registers are scarce here.
+    shared.claim_full(claims.place).wait(claims.parity);
+    const GradClaim& claim = shared.claim(claims.place);
+    if (claim.row < 0) return;
+    const int steps = claim.steps;
+    float dk[S::Dk / 2], dv[S::Dv / 2];
+    clear(dk);
+    clear(dv);
+    int before = 0;
+    if (steps > 0) turns.take();
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      shared.q_full(ring.place).wait(ring.parity);
+      const StepNote note = shared.note(ring.place);
+      if (note.loads_keys != 0) {
+        shared.keys_full().wait(keys.parity);
+        keys.advance();
+      }
+      const Operand q(block_address(shared.q + ring.place * S::q_bytes), step_rows),
+          d_o(block_address(shared.d_o + ring.place * S::o_bytes), step_rows);
+      float s[step_rows / 2], dp[step_rows / 2];
+      products_begin();
+#pragma unroll
+      for (int d = 0; d < S::Dk / 16; ++d)
+        SharedProduct<T, step_rows, Major::k, Major::k>::add(s, k_rows.step<Major::k, key_rows>(d),
+                                                             q.step<Major::k, step_rows>(d), d != 0);
+      products_commit();
+      products_wait<1>();
+      if (step != 0) arrive_of_warp(shared.q_empty(before)), arrive_of_warp(shared.o_empty(before));
+      shared.o_full(ring.place).wait(ring.parity);
+      products_begin();
+#pragma unroll
+      for (int d = 0; d < S::Dv / 16; ++d)
+        SharedProduct<T, step_rows, Major::k, Major::k>::add(dp, v_rows.step<Major::k, key_rows>(d),
+                                                             d_o.step<Major::k, step_rows>(d), d != 0);
+      products_commit();
+      turns.pass();
+      TileMask mask{note.masked != 0, {}};
+      if (mask.masked) {
+        mask.rows[0] = shared.interval(ring.place)[row_of_tile()];
+        mask.rows[1] = shared.interval(ring.place)[row_of_tile() + 8];
+      }
+      products_wait<1>();
+      if (mask.masked) hide<step_rows>(s, mask);
+      probabilities<step_rows>(s, shared.lse(ring.place), p.scale_log2);
+      products_wait<0>();
+      score_grads<step_rows>(dp, s, shared.lse(ring.place) + step_rows, p.scale);
+      std::uint32_t rounded[step_rows / 4], ds[step_rows / 4];
+      round_scores<T, step_rows>(rounded, s);
+      round_scores<T, step_rows>(ds, dp);
+      if (note.continues == 0) arrive_of_warp(shared.keys_empty());
+      turns.take();
+      products_begin();
+#pragma unroll
+      for (int k = 0; k < step_rows / 16; ++k)
+        RegisterProduct<T, S::Dv, Major::mn>::add(dv, rounded + 4 * k, d_o.step<Major::mn, step_rows>(k),
+                                                  true);
+#pragma unroll
+      for (int k = 0; k < step_rows / 16; ++k)
+        RegisterProduct<T, S::Dk, Major::mn>::add(dk, ds + 4 * k, q.step<Major::mn, step_rows>(k), true);
+      products_commit();
+      before = ring.place;
+      ring.advance();
+    }
+    products_wait<0>();
+    if (steps > 0) {
+      turns.pass();
+      arrive_of_warp(shared.q_empty(before)), arrive_of_warp(shared.o_empty(before));
+    }
+    const BlockGrads& grads = p.grads[claim.block];
+    write_key_grads<T, S::Dk>(dk, grads.dk, grads, claim, claim.row + row_of_tile(), {0, p.dqk});
+    write_key_grads<T, S::Dv>(dv, grads.dv, grads, claim, claim.row + row_of_tile(), {0, p.dv});
+    arrive_of_warp(shared.claim_empty(claims.place));
+    claims.advance();
+  }
+}
+
+template <class S>
+__global__ __launch_bounds__(S::threads, 1) void key_grad_kernel(const __grid_constant__ BackwardParams p) {
+  const BackwardShared<S> shared;
+  share_block(
+      shared, [&](int warp) { prepare_steps(p, shared, warp); },
+      [&](int consumer) { compute_key_grads(p, shared, consumer); });
+}
+
+template <int Dk, int Dv>
+void launch_key_grad_as(const BackwardParams& p, DType io, cudaStream_t stream) {
+  const auto launch = [&](auto shape) {
+    using S = decltype(shape);
+    launch_blocks<key_grad_kernel<S>, S::threads, BackwardShared<S>::bytes>(
+        p, stream, "hopper attention gradient of the keys");
+  };
+  if (io == DType::bf16)
+    launch(KeyGradShape<Bf16, Dk, Dv>{});
+  else
+    launch(KeyGradShape<Fp16, Dk, Dv>{});
+}
+
+}  // namespace usp::kernels::hopper
