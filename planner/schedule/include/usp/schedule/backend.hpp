@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,14 +75,31 @@ struct ScratchStep {
 inline constexpr std::string_view generations_from_sm_80[] = {"ampere", "ampere_rtx", "ada",
                                                               "hopper", "blackwell",  "blackwell_rtx"};
 
+/// Words of a list that outlives it. C++17, since kernels for GPUs read it.
+class WordRefs {
+ public:
+  constexpr WordRefs() = default;
+  template <std::size_t count>
+  constexpr WordRefs(const std::string_view (&list)[count]) : begin_(list), size_(count) {}
+  [[nodiscard]] constexpr const std::string_view* begin() const { return begin_; }
+  [[nodiscard]] constexpr const std::string_view* end() const { return begin_ + size_; }
+  [[nodiscard]] constexpr std::size_t size() const { return size_; }
+  [[nodiscard]] constexpr bool empty() const { return size_ == 0; }
+  [[nodiscard]] constexpr std::string_view front() const { return *begin_; }
+
+ private:
+  const std::string_view* begin_ = nullptr;
+  std::size_t size_ = 0;
+};
+
 struct BackendTraits {
   std::string_view word;
-  std::string_view display_name;                       ///< in sentences
-  std::span<const std::string_view> generations = {};  ///< of the cards it runs on (runs_on_generation)
-  std::string_view summary;                            ///< one line for readers of a plan
-  bool on_gpu = false;                                 ///< works in the memory of a GPU; else of the host
-  bool rounds_results = false;  ///< writes results in the input type, rounded once, where a call overwrites
-  bool carries_state = true;    ///< a block is added to its result by the kernel; else by another one
+  std::string_view display_name;  ///< in sentences
+  WordRefs generations = {};      ///< of the cards it runs on (runs_on_generation)
+  std::string_view summary;       ///< one line for readers of a plan
+  bool on_gpu = false;            ///< works in the memory of a GPU; else of the host
+  bool rounds_results = false;    ///< writes results in the input type, rounded once, where a call overwrites
+  bool carries_state = true;      ///< a block is added to its result by the kernel; else by another one
   /// Waits for blocks of keys that are arriving inside one launch for a list of them; else before each block.
   bool waits_inside = false;
   /// Where a choice is free the greatest is taken of those that the card runs; 0: only by its name, or as a
