@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // AttentionPlan::gated: one call attends the own block and the remote ones as they land.
 #include "runtime_trial.hpp"
+#include "socket_threads.hpp"
 
 #include "usp/comm/threads.hpp"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -187,6 +189,41 @@ TEST(Gated, APeerThatStaysSilentUnderAGateIsNamedByTheDeadline) {
   EXPECT_EQ(fault.tick, gated_tick);
   EXPECT_EQ(fault.missing, std::vector<int>{1});
   expect_right_on_a_new_mesh(c);
+}
+
+/// Ranks as processes have them: messages of a call that waits advance by its own progress.
+TEST(Gated, OverSockets) {
+  const RuntimeCase c = small_case(3, 1);
+  const auto errors = run_socket_threads(3, {.watchdog_s = 20}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
+    const TrialErrors e = run_trial(c, comm, *kernel);
+    expect_right(e, 1e-2);
+    EXPECT_EQ(e.gated_calls[0], 1);
+  });
+  for (const std::exception_ptr& error : errors) EXPECT_EQ(error, nullptr);
+}
+
+TEST(Gated, APeerThatLeavesUnderAGateEndsTheCallOverSockets) {
+  const RuntimeCase c = small_case(3, 1);
+  const auto errors = run_socket_threads(3, {.watchdog_s = 20}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
+    Hooks hooks;
+    if (comm.rank() == 2)
+      hooks.before_start = [&](std::int32_t tick) {
+        if (tick != gated_tick) return;
+        comm::CommunicationFault fault;
+        fault.rank = 2;
+        fault.message = "rank 2 leaves";
+        comm.abort(fault);
+        throw comm::CommunicationError(fault);
+      };
+    HookedPlane plane(comm, hooks);
+    (void)run_trial(c, plane, *kernel, {}, false);
+  });
+  for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) {
+    ASSERT_NE(errors[rank], nullptr);
+    EXPECT_THROW(std::rethrow_exception(errors[rank]), comm::CommunicationError);
+  }
 }
 
 TEST(Gated, AnInterruptEndsAWaitAtAGate) {
