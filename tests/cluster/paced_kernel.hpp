@@ -50,8 +50,8 @@ class PacedKernel final : public kernels::AttentionKernel {
  public:
   /// All of them outlive the kernel.
   PacedKernel(const Calibration& calibration, const AttentionPlan& plan, const ExecutionOptions& options)
-      : forward_(calibration, plan, Pass::forward, options),
-        backward_(calibration, plan, Pass::backward, options) {}
+      : forward_(calibration, plan, plan.backend.of(Pass::forward), options),
+        backward_(calibration, plan, plan.backend.of(Pass::backward), options) {}
 
   [[nodiscard]] const char* name() const override { return "paced"; }
   [[nodiscard]] std::unique_ptr<kernels::PreparedAttend> prepare(const kernels::AttendArgs& a) override {
