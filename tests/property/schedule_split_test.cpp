@@ -68,6 +68,13 @@ TEST(SplitOwnBlock, IsPlannedWhereHalvesFillACard) {
   EXPECT_FALSE(schedule::splits_own_block(ring_of(2, 16, 4096)));
   EXPECT_FALSE(schedule::splits_own_block(ring_of(2, 1, 16384)));
   EXPECT_FALSE(schedule::splits_own_block(ring_of(1, 16, 1 << 20)));
+  // Half of one KV group is a torn group, which cuDNN leaves to mma.
+  AttentionPlan one_group = ring_of(2, 16, 16384);
+  one_group.shape.kv_heads = 1;
+  one_group.backend = Backend::cudnn;
+  EXPECT_FALSE(schedule::splits_own_block(one_group));
+  one_group.backend = Backend::mma;
+  EXPECT_TRUE(schedule::splits_own_block(one_group));
   AttentionPlan plan = ring_of(2, 16, 1 << 20);
   plan.dkv_return = DkvReturn::cycle;
   EXPECT_FALSE(schedule::splits_own_block(plan));

@@ -56,6 +56,13 @@ TEST(CheckPlan, OnlyGatheredBlocksAreGated) {
   EXPECT_EQ(gated(Method::ring, {1, 4, 2}), "gated");
   EXPECT_EQ(gated(Method::ring_direct, {1, 4, 2}), "gated");
   EXPECT_EQ(gated(Method::double_ring, {2, 2, 2}), "gated");
+  EXPECT_EQ(field_of([](AttentionPlan& p) {
+              p.mesh = {1, 4, 1};
+              p.method = Method::all_gather_kv;
+              p.gated = true;
+              p.dkv_return = DkvReturn::cycle;
+            }),
+            "gated");
 }
 
 /// Rows that GPU kernels number in 31 bits: the last count that fits, and the next.
@@ -192,6 +199,14 @@ TEST(CheckPlan, ListsOfLayersAgreeWithTheModel) {
     p.layers.back().layers = {2, 3};
   };
   EXPECT_EQ(token_of(two_attentions_in_a_layer), "");
+  // Without a count the lists hold all layers, each once.
+  plan.inputs.step->model_layers.reset();
+  EXPECT_EQ(token_of([](PlanFile&) {}), "");
+  EXPECT_EQ(token_of([](PlanFile& p) { p.layers.back().layers = {1, 4}; }), "/layers/1/layers");
+  EXPECT_EQ(token_of(two_attentions_in_a_layer), "/layers/1/layers");
+  EXPECT_EQ(token_of([](PlanFile& p) { p.inputs.step->recompute_layers = 5; }),
+            "/inputs/step/recompute_layers");
+  EXPECT_EQ(token_of([](PlanFile& p) { p.inputs.step->virtual_stages = 5; }), "/placement/pipeline");
 }
 
 /// The schema requires every key; one without a value is null.

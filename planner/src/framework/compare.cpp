@@ -160,7 +160,9 @@ class Comparer {
   ComparedWay in_mode(std::string name, std::string runs_on, const FrameworkTraits& alone) {
     ComparedWay way{std::move(name), std::move(runs_on), std::nullopt, "", {}};
     try {
-      const FrameworkPlan plan = plan_in_modes(request_, alone);
+      PlanRequest request = request_;
+      request.fixed.gated = request.fixed.gated && alone.any_plan;  // a choice of this project's own ways
+      const FrameworkPlan plan = plan_in_modes(request, alone);
       way.plan = measured(plan.request, plan.result.best(), plan.mode);
     } catch (const Infeasible& error) {
       way.impossible_reason = first_line(error);
@@ -178,6 +180,7 @@ class Comparer {
     ComparedWay way{"megatron tensor SP", "megatron", std::nullopt, "", {}};
     PlanRequest request = request_;
     request.library_kernels = true;
+    request.fixed.gated = false;
     request.fixed.ring = request.fixed.ulysses = 1;
     request.fixed.tensor.reset();
     request.fixed.data.reset();

@@ -68,6 +68,9 @@ class Within {
   FrameworkPlan run() {
     if (const std::string reason = unsupported_job(framework_, framework_case(asked_, 1)); !reason.empty())
       throw Infeasible(reason, {"another --framework"});
+    if (asked_.fixed.gated && !framework_.any_plan)
+      throw Infeasible(fmt::format("{} has no attention that awaits blocks as they land", framework_.name),
+                       {"no --gated", "another --framework"});
     PlanRequest base = asked_;
     if (!framework_.tensor && conflicts(base.fixed.tensor))
       throw Infeasible(fmt::format("{} has no tensor parallelism beside the sequence's", framework_.name),

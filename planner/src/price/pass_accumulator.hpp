@@ -26,6 +26,7 @@ struct TickTransfers {
   std::vector<Arrival> arrivals;
   double packing_s = 0, arrived_s = 0;  ///< kernels before the transfers, and on all arrivals
   double gated_s = 0;                   ///< of those that steps of the tick await
+  bool has_gates = true;                ///< else all of them come before the steps
   double bytes = 0, comm_s = 0, band = 0;
   bool at_once = true;      ///< all are due in the tick in which they start
   bool priced = false;      ///< the tick is known where links are idle before it, and so after it
@@ -35,7 +36,7 @@ struct TickTransfers {
     sends.clear();
     arrivals.clear();
     packing_s = arrived_s = gated_s = bytes = comm_s = band = 0;
-    at_once = true;
+    at_once = has_gates = true;
     priced = false;
   }
 };
@@ -132,8 +133,10 @@ class PassAccumulator {
   ///
   /// Where work awaits transfers of the tick, the tick lasts at least from when a share of them has landed
   /// through all work behind that wait: max over waits of share * (seconds of the gated transfers) + work.
+  /// Transfers without gates all come before the work.
   void tick(int t, TickTransfers& started, std::vector<TickPrice>* ticks, bool show_serial) {
     double compute = std::exchange(compute_, 0), least = 0;
+    if (!started.has_gates) least = started.gated_s + compute;
     for (const Wait& wait : waits_)
       least = std::max(least, wait.share * started.gated_s + compute - wait.before_s);
     compute += started.packing_s;
@@ -243,13 +246,22 @@ class PassAccumulator {
       out.arrivals.push_back({post.flight, post.staging.after_s});
   }
 
+  /// NCCL has none, neither on one host nor between hosts; ranks on host cores always do.
+  [[nodiscard]] bool has_gates(const TransferTime& time) const {
+    if (links_.calibration().link_class == host_links) return true;
+    return options_.transport == Transport::copy_engine && time.inter_node_s <= 0;
+  }
+
   void send(TickTransfers& out, const Post& post, const TransferTime& time, double rounds, double pack_s) {
     const auto with_pack = [&](double seconds) { return seconds > 0 ? seconds * rounds + pack_s : 0; };
     const double intra_node_s = with_pack(time.intra_node_s), inter_node_s = with_pack(time.inter_node_s);
     out.sends.push_back({post.flight, intra_node_s, inter_node_s});
     out.at_once = out.at_once && post.flight == 0;
     const double longest = std::max(intra_node_s, inter_node_s);
-    if (post.gated) out.gated_s += longest;
+    if (post.gated) {
+      out.gated_s += longest;
+      out.has_gates = out.has_gates && has_gates(time);
+    }
     out.comm_s += longest;
     out.band += time.band * longest;
     result_.extrapolation |= time.extrapolation;

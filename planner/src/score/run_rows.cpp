@@ -131,8 +131,13 @@ void check_results(ObjectReader& top) {
   const bool may_fail = top.has("verdict") && top.string("verdict") == "not_verifiable";
   if (!top.maybe_boolean("ok").value_or(true) && !may_fail)
     top.fail("ok", "the run failed: its time is of no use");
-  if (auto traffic = top.maybe_object("traffic"); traffic && !traffic->maybe_boolean("equal").value_or(true))
-    traffic->fail("equal", "other bytes moved than were planned: the time is of no use");
+  if (auto traffic = top.maybe_object("traffic")) {
+    constexpr double most_bytes = 1e18;
+    const bool equal = traffic->maybe_number("planned_bytes", 0, most_bytes) ==
+                       traffic->maybe_number("executed_bytes", 0, most_bytes);
+    if (!equal || !traffic->maybe_boolean("equal").value_or(true))
+      traffic->fail("equal", "other bytes moved than were planned: the time is of no use");
+  }
 }
 
 void check_mesh(ObjectReader& top, const Mesh& planned) {

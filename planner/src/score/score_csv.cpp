@@ -164,7 +164,8 @@ std::vector<ScoreRow> parse_score_csv(const std::string& text, const std::string
     std::string key;
     for (const char* name : columns)
       if (std::string_view(name) != "iters_per_s") key += line.text(name) + ',';
-    if (line.has("backend")) key += line.text("backend");
+    for (const char* name : {"backend", "transport", "library"})
+      key += (line.has(name) ? line.text(name) : "") + ',';
     if (!seen.insert(key).second)
       line.fail("iters_per_s", "the same call is given twice; keep one row of it");
   });

@@ -400,7 +400,10 @@ class AttentionSearch {
              "or 6";
     if (result_.rejected.size() == 1) return result_.rejected.front().reason;
     std::string text = fmt::format("no mesh of {} is legal for this call", counted(legality_.world, "rank"));
-    if (result_.rejected.empty()) text += fixed_product();
+    if (result_.rejected.empty())
+      text += request_.fixed.gated
+                  ? ": gated attention is for rings of more than one rank, whose blocks arrive"
+                  : fixed_product();
     std::set<std::string> seen;
     for (const Rejection& r : result_.rejected)
       if (seen.size() < 3 && seen.insert(r.reason).second)
@@ -428,6 +431,7 @@ class AttentionSearch {
 
   [[nodiscard]] std::vector<std::string> remedies() const {
     if (too_many_rows_) return {"more devices", "more --head-chunks", "--backend cpu"};
+    if (request_.fixed.gated && result_.rejected.empty()) return {"--ring 2 or more", "no --gated"};
     std::vector<std::string> meshes;
     for (const int u : divisors_of(legality_.world / (i64{data_} * tensor_)))
       if (splits(legality_.world / (i64{data_} * tensor_ * u)) &&

@@ -172,6 +172,10 @@ class Search {
       if (a.fits != b.fits) return a.fits;
       return a.fits ? a.seconds_per_token < b.seconds_per_token : pricer_.overfull(a) < pricer_.overfull(b);
     });
+    if (list.empty() && request_.fixed.gated && result_.rejected.empty())
+      throw Infeasible(
+          "no mesh is legal: gated attention is for rings of more than one rank, whose blocks arrive",
+          {"--ring 2 or more", "no --gated"});
     if (list.empty())
       throw Infeasible(
           "no mesh is legal for this model on this cluster" + two_level_reason() + first_reasons(),

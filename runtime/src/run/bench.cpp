@@ -21,7 +21,7 @@ namespace {
 AttentionPlan on_one_rank(AttentionPlan plan) {
   plan.mesh = {1, 1, 1};
   plan.dkv_return = DkvReturn::circulate;
-  plan.split_own_block = false;
+  plan.split_own_block = plan.gated = false;
   plan.head_chunks = 1;
   plan.replicated_q.clear();
   plan.replicated_k.clear();

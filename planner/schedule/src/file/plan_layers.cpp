@@ -29,8 +29,11 @@ void check_step_layers(const PlanFile& plan, i64 model_layers, const std::string
 }  // namespace
 
 void check_layer_lists(const PlanFile& plan, const std::string& file) {
-  // 0: the plan says nothing of layers without softmax attention.
-  const i64 model_layers = plan.inputs.step ? plan.inputs.step->model_layers.value_or(0) : 0;
+  i64 listed = 0;
+  for (const PlanLayer& entry : plan.layers) listed += static_cast<i64>(entry.layers.size());
+  // A step whose file does not count the model's layers lists all of them.
+  const bool lists_all = plan.inputs.step && !plan.inputs.step->model_layers && listed > 0;
+  const i64 model_layers = plan.inputs.step ? plan.inputs.step->model_layers.value_or(listed) : 0;
   std::map<std::pair<std::string, int>, std::size_t> entry_of;
   for (std::size_t i = 0; i < plan.layers.size(); ++i) {
     const PlanLayer& entry = plan.layers[i];
@@ -41,13 +44,14 @@ void check_layer_lists(const PlanFile& plan, const std::string& file) {
       fail("is empty beside other kinds; list the layers of the model that have this attention");
     for (const int layer : entry.layers) {
       if (model_layers > 0 && layer >= model_layers)
-        fail(fmt::format("names layer {}, and the model has {} from 0 on", layer, model_layers));
-      const auto [other, is_new] = entry_of.emplace(std::pair(entry.kind, layer), i);
+        fail(lists_all
+                 ? fmt::format("names layer {}, and the lists of all kinds hold {} layers", layer, listed)
+                 : fmt::format("names layer {}, and the model has {} from 0 on", layer, model_layers));
+      const auto [other, is_new] = entry_of.emplace(std::pair(lists_all ? "" : entry.kind, layer), i);
       if (!is_new)
         fail(fmt::format("names layer {} {}", layer,
                          other->second == i ? "twice; per_layer counts the calls in a layer"
-                                            : fmt::format("as {} attention, as /layers/{} does", entry.kind,
-                                                          other->second)));
+                                            : fmt::format("too, as /layers/{} does", other->second)));
     }
   }
   if (model_layers > 0) check_step_layers(plan, model_layers, file);

@@ -18,6 +18,9 @@ bool may_split_own_block(const AttentionPlan& plan) {
 bool splits_own_block(const AttentionPlan& plan) {
   if (!may_split_own_block(plan)) return false;
   const AttentionShape& shape = plan.shape;
+  // Half of one KV group is a torn group, which some backends leave to their fallback.
+  const bool halves_are_whole_groups = shape.kv_heads >= 2 * plan.mesh.ulysses * plan.head_chunks;
+  if (!halves_are_whole_groups && !plan.backend.of(Pass::backward)->takes.kv_group_spans_ranks) return false;
   const i64 heads = shape.query_heads / (i64{2} * plan.mesh.ulysses * plan.head_chunks);
   const i64 rows = shape.q_tokens / plan.mesh.ring();
   // In floating point: shapes are asked about before 64 bits are known to count them.
@@ -26,7 +29,7 @@ bool splits_own_block(const AttentionPlan& plan) {
 }
 
 bool may_gate(const AttentionPlan& plan) {
-  return plan.mesh.ring() > 1 && plan.method->joins_remote_blocks;
+  return plan.mesh.ring() > 1 && plan.method->joins_remote_blocks && plan.dkv_return != DkvReturn::cycle;
 }
 
 bool rounds_once(const AttentionPlan& plan) {

@@ -75,6 +75,8 @@ void check_degrees(const Mesh& mesh) {
 
 std::string gate_refusal(const AttentionPlan& plan) {
   if (plan.mesh.ring() == 1) return "is for rings of more than one rank: nothing arrives on ring 1";
+  if (plan.dkv_return == DkvReturn::cycle)
+    return "is not for dkv_return cycle, whose own block travels before it is attended";
   std::vector<std::string_view> others;
   for (const Method method : methods())
     if (method->joins_remote_blocks) others.push_back(method->word);

@@ -42,10 +42,10 @@ struct ScheduleKey {
 /// home.
 [[nodiscard]] bool may_split_own_block(const AttentionPlan& plan);
 /// Whether AttentionPlan::split_own_block shortens backward: there is a return to hide, and halves of the own
-/// block that still fill a card.
+/// block that still fill a card and that the backend computes.
 [[nodiscard]] bool splits_own_block(const AttentionPlan& plan);
 /// Whether AttentionPlan::gated has a meaning: the remote blocks of a tick come straight from their owners to
-/// memory that holds them all.
+/// memory that holds them all. Not with DkvReturn::cycle, whose own block travels first.
 [[nodiscard]] bool may_gate(const AttentionPlan& plan);
 [[nodiscard]] ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv);
 
