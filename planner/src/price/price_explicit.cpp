@@ -96,7 +96,9 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
       }
     }
     for (const auto& [work, time] : slowest) {
-      sum.await(share_awaited(pass.work[static_cast<std::size_t>(work)], plan.mesh));
+      // Schedules may hold work that no plan generates.
+      const auto number = static_cast<std::size_t>(work);
+      if (number < pass.work.size()) sum.await(share_awaited(pass.work[number], plan.mesh));
       sum.work(time);
     }
     (void)sum.exchange(started);
