@@ -47,15 +47,6 @@ struct Target {
   }
 };
 
-/// Of a backend, or of a calibration that names none its only one; null: not measured.
-template <class Content>
-auto* surface_of(Content& content, const std::string& backend) {
-  if (content.attention.backend == backend) return &content.attention;
-  for (auto& other : content.other_attention)
-    if (other.backend == backend) return &other;
-  return static_cast<decltype(&content.attention)>(nullptr);
-}
-
 std::vector<Pass> passes_of(const ScoreRow& row) {
   if (row.direction == ScoreRow::Direction::forward) return {Pass::forward};
   if (row.direction == ScoreRow::Direction::backward) return {Pass::backward};
@@ -99,14 +90,14 @@ std::string computing_backend(const ScoreRow& row, Pass pass, const CalibrationF
     throw InvalidInput({file, row.line, "backend"},
                        fmt::format("no backend that {} leaves the call to takes it: {}",
                                    word_of(*row.backend), schedule::text_of(why, plan.backend)));
-  if (surface_of(content, std::string(word_of(plan.backend))) == nullptr)
+  if (surface_of(content, word_of(plan.backend)) == nullptr)
     throw InvalidInput(
         {file, row.line, "backend"},
         fmt::format(
             "{} was computed by {}, whose kernels calibration {} did not measure (it has {}); measure "
             "them with usp calibrate --backend {}",
-            pass == Pass::forward ? "forward" : "backward", word_of(plan.backend), content.name,
-            measured_words(content), word_of(plan.backend)));
+            word_of(pass), word_of(plan.backend), content.name, measured_words(content),
+            word_of(plan.backend)));
   return std::string(word_of(plan.backend));
 }
 

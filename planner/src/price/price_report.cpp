@@ -141,17 +141,13 @@ void add_rates(const topology::Cluster& cluster, double pairs, PriceReport& repo
   if (peak.known() && *peak.value > 0) report.mfu = report.flop_s / (*peak.value * 1e12);
 }
 
-}  // namespace
-
-namespace {
-
 /// What computes a pass that the plan's backend leaves.
 void add_backend_notes(const Calibration& calibration, const AttentionPlan& plan,
                        const std::vector<Backend>& computing, std::vector<std::string>& notes) {
   for (std::size_t i = 0; i < computing.size(); ++i)
     if (const Pass pass = i == 0 ? Pass::forward : Pass::backward; computing[i] != plan.backend.of(pass))
       notes.push_back(fmt::format("backend {}: {} is left to {}, and priced so", word_of(plan.backend),
-                                  i == 0 ? "forward" : "backward", word_of(computing[i])));
+                                  word_of(pass), word_of(computing[i])));
   if (std::string note = unmeasured_kernels_note(calibration, plan, computing); !note.empty())
     notes.push_back(std::move(note));
 }

@@ -121,15 +121,12 @@ std::optional<Backend> backend_of_kernel(const std::string& name) {
 /// What a run says of its results, where it compared them.
 void check_results(ObjectReader& top) {
   static const std::set<std::string> verdicts{"verified", "not_verified", "not_verifiable", "wrong"};
-  if (top.has("verdict")) {
-    const std::string verdict = top.string("verdict");
-    if (verdicts.count(verdict) == 0)
-      top.fail("verdict", fmt::format("'{}' is none of {}", verdict, fmt::join(verdicts, ", ")));
-    if (verdict == "wrong") top.fail("verdict", "the run was wrong: its time is of no use");
-  }
+  const std::optional<std::string> verdict = top.maybe_string("verdict");
+  if (verdict && verdicts.count(*verdict) == 0)
+    top.fail("verdict", fmt::format("'{}' is none of {}", *verdict, fmt::join(verdicts, ", ")));
+  if (verdict == "wrong") top.fail("verdict", "the run was wrong: its time is of no use");
   // What the type cannot hold is not known to be wrong, and takes its time all the same.
-  const bool may_fail = top.has("verdict") && top.string("verdict") == "not_verifiable";
-  if (!top.maybe_boolean("ok").value_or(true) && !may_fail)
+  if (!top.maybe_boolean("ok").value_or(true) && verdict != "not_verifiable")
     top.fail("ok", "the run failed: its time is of no use");
   if (auto traffic = top.maybe_object("traffic")) {
     constexpr double most_bytes = 1e18;
@@ -221,12 +218,12 @@ void check_run_machine(const std::string& text, const std::string& file, const C
   const std::string kernel = top.string("kernel");
   const auto backend = backend_of_kernel(kernel);
   const AttentionSurface& own = calibration.attention;
-  std::vector<const AttentionSurface*> priced;  // those that the kernel may be one of
-  if (own.backend.empty() || (backend && own.backend == word_of(*backend))) priced.push_back(&own);
-  for (const AttentionSurface& other : calibration.other_attention)
-    if (backend && other.backend == word_of(*backend)) priced.push_back(&other);
-  const bool other_library =
-      !priced.empty() && priced.front()->library && priced.front()->library->name != kernel;
+  const AttentionSurface* priced = nullptr;
+  if (own.backend.empty())
+    priced = &own;
+  else if (backend)
+    priced = surface_of(calibration, word_of(*backend));
+  const bool other_library = priced != nullptr && priced->library && priced->library->name != kernel;
   if (other_library || !backend)
     top.fail("kernel",
              fmt::format("the run computed with {}, and calibration {} prices with {}; run the plan "

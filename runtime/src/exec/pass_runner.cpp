@@ -297,16 +297,20 @@ void PassRunner::compute(schedule::ListRef steps) {
   close_gates(steps, list);
 }
 
+/// The transfers that a step awaits itself.
+std::span<const std::int32_t> PassRunner::gates_of(std::int32_t step) const {
+  const schedule::ListRef gates = schedule_.steps[static_cast<std::size_t>(step)].gates;
+  return {schedule_.gates.data() + gates.begin, static_cast<std::size_t>(gates.count)};
+}
+
 /// What the steps of a call await is there, or has gates: where all of it that comes from others has. Then
 /// everything that opens them is under way.
 void PassRunner::await_gates(schedule::ListRef steps, StepList& list) {
   bool gated = true;
   const auto each = [&](const auto& visit) {
-    for (std::int32_t i = 0; i < steps.count; ++i) {
-      const schedule::ListRef gates = schedule_.steps[static_cast<std::size_t>(steps.begin + i)].gates;
-      for (std::int32_t g = gates.begin; g < gates.begin + gates.count; ++g)
-        visit(static_cast<std::size_t>(i), schedule_.gates[static_cast<std::size_t>(g)]);
-    }
+    for (std::int32_t i = 0; i < steps.count; ++i)
+      for (const std::int32_t transfer : gates_of(steps.begin + i))
+        visit(static_cast<std::size_t>(i), transfer);
   };
   each([&](std::size_t step, std::int32_t transfer) {
     const std::int32_t channel = channel_[static_cast<std::size_t>(transfer)];
@@ -330,11 +334,8 @@ void PassRunner::close_gates(schedule::ListRef steps, const StepList& list) {
   if (list.watch.fault == nullptr) return;  // not gated
   ++record_->gated_calls;
   const auto close = [&](std::int32_t step) {
-    const schedule::ListRef gates = schedule_.steps[static_cast<std::size_t>(steps.begin + step)].gates;
-    for (std::int32_t g = gates.begin; g < gates.begin + gates.count; ++g) {
-      const std::int32_t transfer = schedule_.gates[static_cast<std::size_t>(g)];
+    for (const std::int32_t transfer : gates_of(steps.begin + step))
       if (channel_[static_cast<std::size_t>(transfer)] >= 0) wait(static_cast<std::size_t>(transfer));
-    }
   };
   if (memory_.stream() == nullptr && *list.watch.fault != 0)
     close(kernels::GateFault::of(*list.watch.fault).block);

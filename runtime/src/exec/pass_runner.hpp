@@ -14,6 +14,7 @@
 #include <array>
 #include <chrono>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,7 @@ class PassRunner {
   void compute(schedule::ListRef steps);
   [[nodiscard]] schedule::ListRef call_at(std::int32_t step, std::int32_t end) const;
   [[nodiscard]] StepList list_of(schedule::ListRef steps);
+  [[nodiscard]] std::span<const std::int32_t> gates_of(std::int32_t step) const;
   void await_gates(schedule::ListRef steps, StepList& list);
   void close_gates(schedule::ListRef steps, const StepList& list);
   void arrive(std::int32_t index);

@@ -251,14 +251,9 @@ __device__ __forceinline__ void multiply_values(float (&o)[S::Dv / 2], const std
 template <class S>
 __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardShared<S>& shared,
                                         int consumer) {
-  const int lane = lane_of_warp();
   const auto row_of_tile = [] { return 16 * ((thread_now() >> 5) - 4) + (lane_of_warp() >> 2); };
   const auto k_at = [&](int stage) { return Operand(block_address(shared.k + stage * S::k_bytes), S::keys); };
   const auto v_at = [&](int stage) { return Operand(block_address(shared.v + stage * S::v_bytes), S::keys); };
-  const auto release = [&](Barrier empty) {
-    __syncwarp();
-    if (lane == 0) empty.arrive();
-  };
   const Turns<S::turns> turns{consumer};
   turns.begin();
   Ring<S::claim_slots> claims;
@@ -285,9 +280,9 @@ __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardSha
       products_commit();
       TileMask mask = read_mask(shared, k_ring.place, row_of_tile());
       products_wait<0>();
-      release(shared.k_empty(k_ring.place));
+      arrive_of_warp(shared.k_empty(k_ring.place));
       k_ring.advance();
-      if (tiles == 1) release(shared.q_empty(q_ring.place));
+      if (tiles == 1) arrive_of_warp(shared.q_empty(q_ring.place));
       if (mask.masked) hide<S::keys>(s, mask);
       rescale_sums<S>(rows.o, softmax<S>(s, rows.top, rows.sum, p.scale_log2));
       round_probabilities<S>(probabilities, s);
@@ -305,13 +300,13 @@ __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardSha
         turns.pass();
         mask = read_mask(shared, k_ring.place, row_of_tile());
         products_wait<1>();
-        release(shared.k_empty(k_ring.place));
+        arrive_of_warp(shared.k_empty(k_ring.place));
         k_ring.advance();
-        if (tile + 1 == tiles) release(shared.q_empty(q_ring.place));
+        if (tile + 1 == tiles) arrive_of_warp(shared.q_empty(q_ring.place));
         if (mask.masked) hide<S::keys>(s, mask);
         const Rescale rescale = softmax<S>(s, rows.top, rows.sum, p.scale_log2);
         products_wait<0>();
-        release(shared.v_empty(v_ring.place));
+        arrive_of_warp(shared.v_empty(v_ring.place));
         v_ring.advance();
         round_probabilities<S>(probabilities, s);
         rescale_sums<S>(rows.o, rescale);
@@ -322,12 +317,12 @@ __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardSha
       multiply_values<S>(rows.o, probabilities, v_at(v_ring.place));
       products_commit();
       products_wait<0>();
-      release(shared.v_empty(v_ring.place));
+      arrive_of_warp(shared.v_empty(v_ring.place));
       v_ring.advance();
     }
     end_row<S, 0>(rows, p, claim, query_row(p, claim, row_of_tile()));
     end_row<S, 1>(rows, p, claim, query_row(p, claim, row_of_tile() + 8));
-    release(shared.claim_empty(claims.place));
+    arrive_of_warp(shared.claim_empty(claims.place));
     claims.advance();
   }
 }

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace usp {
@@ -92,6 +93,15 @@ struct CalibrationFile {
   double memory_efficiency = 1;
   std::string memory_source;
 };
+
+/// Kernels of a backend, or with an empty word those of a calibration that names none; null: not measured.
+template <class Content>
+[[nodiscard]] auto* surface_of(Content& content, std::string_view backend) {
+  if (content.attention.backend == backend) return &content.attention;
+  for (auto& other : content.other_attention)
+    if (other.backend == backend) return &other;
+  return static_cast<decltype(&content.attention)>(nullptr);
+}
 
 /// Throws InvalidInput naming file and JSON pointer.
 [[nodiscard]] CalibrationFile read_calibration_file(const std::string& text, const std::string& file);

@@ -84,7 +84,7 @@ void StallWatch::await(FlagOperations& operations, int stream, Flag* flag, const
 
 /// A copy that never comes is found by the wait before it, on its stream: the limit is for what stops after.
 kernels::GateWatch StallWatch::of_kernels() const {
-  return {stop_word(), static_cast<std::int64_t>(1e9 * (2 * options_.watchdog_s + 1)), fault_word()};
+  return {stop_word(), static_cast<std::int64_t>(1e9 * kernel_limit_s()), fault_word()};
 }
 
 void StallWatch::run() {
@@ -124,7 +124,7 @@ void StallWatch::look() {
         "rank {}: a kernel waited for block {} of its list of keys longer than {} s after every transfer "
         "that "
         "brings it had begun; a GPU or a link has stopped",
-        rank_, kernels::GateFault::of(word).block, 2 * options_.watchdog_s + 1);
+        rank_, kernels::GateFault::of(word).block, kernel_limit_s());
     return fail_locked(fault);
   }
   if (!flags_.has_room()) return;

@@ -54,6 +54,7 @@ class StallWatch {
   void fail_locked(const CommunicationFault& fault);
   [[noreturn]] void raise();
   [[nodiscard]] Flag* words() const { return reinterpret_cast<Flag*>(words_.data()); }
+  [[nodiscard]] double kernel_limit_s() const { return 2 * options_.watchdog_s + 1; }
   [[nodiscard]] Flag* stop_word() const { return words() + seen_.size(); }
   [[nodiscard]] Flag* fault_word() const { return words() + seen_.size() + 1; }
   [[nodiscard]] Flag name_of(const Message& message);
