@@ -208,8 +208,9 @@ std::string verdict_text(const PlanResult& result) {
 std::string flag_costs_text(const std::vector<FlagCost>& costs) {
   std::vector<std::string> lines;
   for (const FlagCost& cost : costs)
-    lines.push_back(fmt::format("your {} costs {}: without it {}", cost.flag, format_percent(cost.slowdown),
-                                cost.without));
+    lines.push_back(fmt::format("your {} {} {}: without it {}", cost.flag,
+                                cost.slowdown < 0 ? "gains" : "costs",
+                                format_percent(std::abs(cost.slowdown)), cost.without));
   return list_text("what fixed choices cost", lines);
 }
 
@@ -283,6 +284,7 @@ std::string describe(const Choice& c) {
     if (c.method->two_level_ring) text += fmt::format(" {}x{}", m.ring_outer, m.ring_inner);
     if (m.ulysses > 1) text += fmt::format(", {}", word_of(c.placement.order));
     if (c.dkv_return != DkvReturn::circulate) text += fmt::format(", dkv {}", word_of(c.dkv_return));
+    if (c.gated) text += ", gated";
   }
   if (c.head_chunks > 1) text += fmt::format(", {} head chunks", c.head_chunks);
   if (c.uneven_heads) text += ", uneven heads";

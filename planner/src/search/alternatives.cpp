@@ -23,16 +23,11 @@ std::vector<std::pair<Method, Mesh>> methods(const AlternativesInput& in) {
     return (!in.fixed->method || *in.fixed->method == m) && (!in.fixed->gated || m->joins_remote_blocks);
   };
   const Mesh flat{1, in.ring, in.ulysses};
-  if (in.ring == 1) {
-    if (in.fixed->gated) return {};  // nothing arrives
-    if (in.fixed->method && (*in.fixed->method)->two_level_ring)
-      return {};  // it was asked for, and there is none
-    return {{in.fixed->method.value_or(Method::ring), flat}};
-  }
+  if (in.ring == 1) return {{in.fixed->method.value_or(Method::ring), flat}};
   std::vector<std::pair<Method, Mesh>> list;
   if (wanted(Method::ring)) list.emplace_back(Method::ring, flat);
   if (wanted(Method::ring_direct)) list.emplace_back(Method::ring_direct, flat);
-  if (wanted(Method::all_gather_kv) && (in.ring <= longest_gather || in.fixed->method))
+  if (wanted(Method::all_gather_kv) && (in.ring <= longest_gather || in.fixed->method || in.fixed->gated))
     list.emplace_back(Method::all_gather_kv, flat);
   if (wanted(Method::double_ring))
     for (const int inner : divisors_of(in.ring))
@@ -92,6 +87,7 @@ std::vector<Choice> alternatives(const AlternativesInput& in) {
             choice.dkv_return = way;
             choice.head_chunks = chunks;
             choice.placement.order = order;
+            choice.gated = in.fixed->gated;
             list.push_back(choice);
           }
   return list;

@@ -16,7 +16,8 @@ struct AlternativesInput {
   bool packed = false;  ///< several documents
 };
 
-/// Method x mesh cut x layout x dKV return x head chunks x axis order, for given degrees.
+/// Method x mesh cut x layout x dKV return x head chunks x axis order, for given degrees that are legal
+/// (unsupported_reason).
 [[nodiscard]] std::vector<Choice> alternatives(const AlternativesInput& input);
 
 [[nodiscard]] std::vector<int> divisors_of(i64 n);

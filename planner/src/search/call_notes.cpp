@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the answer for one call says beside its plan.
+#include "usp/base/units.hpp"
 #include "usp/planner/detail/card_backends.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
+
+#include <cmath>
 
 namespace usp {
 namespace {
@@ -47,6 +50,14 @@ std::string block_pattern_note(const ScoreRules& score) {
       "block pattern: the blocks of {} tokens that it skips come with the run, so that times, bytes and "
       "memory are those of the mask without it: an upper bound",
       score.block_tokens);
+}
+
+std::string gates_note(double gated_s, double ungated_s) {
+  constexpr double same = 5e-4;  // is 0.0% in one digit
+  const double change = ungated_s / gated_s - 1;
+  if (std::abs(change) < same) return "gates: this layout without them is priced as long (--gated)";
+  return fmt::format("gates: this layout without them takes {} {} (--gated)",
+                     format_percent(std::abs(change)), change < 0 ? "less" : "more");
 }
 
 std::string other_architecture_note(const AttentionRequest& request) {

@@ -76,17 +76,24 @@ class AttentionSearch {
         links_order_(order_by_links(*request.cluster)) {
     workload_.seq = request.shape.q_tokens;
     workload_.batch = request.shape.batch;
-    legality_ = {&model_, &workload_, static_cast<i64>(request.cluster->devices.size()),
+    legality_ = {&model_,
+                 &workload_,
+                 static_cast<i64>(request.cluster->devices.size()),
                  static_cast<int>(request.cluster->devices.size() /
                                   std::max<std::size_t>(1, request.cluster->nodes.size())),
-                 request.fixed.head_chunks.value_or(1)};
+                 request.fixed.head_chunks.value_or(1),
+                 {},
+                 &request.fixed};
   }
 
   AttentionResult run() {
     const AttentionShape& shape = request_.shape;
+    LegalityInput of_tensor = legality_;
+    of_tensor.world = i64{data_} * tensor_;
+    of_tensor.fixed = nullptr;
     if (tensor_ > 1 && (shape.query_heads % tensor_ != 0 ||
                         (shape.kv_heads % tensor_ != 0 && tensor_ % shape.kv_heads != 0)))
-      throw Infeasible(unsupported_reason(legality_, tensor_, data_, {1, 1, 1}), {"another --tensor"});
+      throw Infeasible(unsupported_reason(of_tensor, tensor_, data_, {1, 1, 1}), {"another --tensor"});
     local_ = shape;
     local_.query_heads /= tensor_;
     local_.kv_heads = std::max(1, local_.kv_heads / tensor_);
@@ -282,7 +289,7 @@ class AttentionSearch {
     plan.head_chunks = choice.head_chunks;
     plan.prune = request_.documents.count() > 1 || request_.band.diff_max < unbounded;
     plan.split_own_block = schedule::splits_own_block(plan);
-    plan.gated = request_.fixed.gated;
+    plan.gated = choice.gated;
     return plan;
   }
 
@@ -306,7 +313,18 @@ class AttentionSearch {
     for (AttentionCandidate& c : list) fill_live(c);
     for (AttentionCandidate* c : {&result_.best_forward, &result_.best_backward}) fill_live(*c);
     result_.calibration = request_.calibration->summary(extrapolation_);
+    note_gates();
     count_backends();
+  }
+
+  void note_gates() {
+    const AttentionCandidate& best = result_.best();
+    if (!best.plan.gated) return;
+    AttentionPlan ungated = best.plan;
+    ungated.gated = false;
+    const AttentionPrice price = pricer_->price(ungated, best.placement);
+    result_.notes.push_back(
+        gates_note(best.seconds(), price.forward.seconds + (request_.training ? price.backward.seconds : 0)));
   }
 
   void count_backends() {
@@ -380,30 +398,15 @@ class AttentionSearch {
       c.live_bytes = std::max(c.live_bytes, pricer_->live_bytes(c.plan, Pass::backward).total);
   }
 
-  /// Laps of a double ring: both degrees are greater than one.
-  [[nodiscard]] bool splits(i64 ring) const {
-    if (!request_.fixed.method || !(*request_.fixed.method)->two_level_ring) return true;
-    for (i64 d = 2; d * d <= ring; ++d)
-      if (ring % d == 0) return true;
-    return false;
-  }
-
   [[nodiscard]] bool rejected_before(int ring, int ulysses) const {
     return !result_.rejected.empty() && result_.rejected.back().ring == ring &&
            result_.rejected.back().ulysses == ulysses;
   }
 
   [[nodiscard]] std::string nothing() const {
-    if (request_.fixed.method && (*request_.fixed.method)->two_level_ring && result_.rejected.empty())
-      return std::string((*request_.fixed.method)->word) +
-             " runs laps inside laps: it needs a ring that is a product of two degrees, such as 4 "
-             "or 6";
     if (result_.rejected.size() == 1) return result_.rejected.front().reason;
     std::string text = fmt::format("no mesh of {} is legal for this call", counted(legality_.world, "rank"));
-    if (result_.rejected.empty())
-      text += request_.fixed.gated
-                  ? ": gated attention is for rings of more than one rank, whose blocks arrive"
-                  : fixed_product();
+    if (result_.rejected.empty()) text += fixed_product();
     std::set<std::string> seen;
     for (const Rejection& r : result_.rejected)
       if (seen.size() < 3 && seen.insert(r.reason).second)
@@ -431,25 +434,29 @@ class AttentionSearch {
 
   [[nodiscard]] std::vector<std::string> remedies() const {
     if (too_many_rows_) return {"more devices", "more --head-chunks", "--backend cpu"};
-    if (request_.fixed.gated && result_.rejected.empty()) return {"--ring 2 or more", "no --gated"};
-    std::vector<std::string> meshes;
-    for (const int u : divisors_of(legality_.world / (i64{data_} * tensor_)))
-      if (splits(legality_.world / (i64{data_} * tensor_ * u)) &&
-          unsupported_reason(legality_, tensor_, data_,
-                             {1, static_cast<int>(legality_.world / (i64{data_} * tensor_ * u)), u})
-              .empty())
+    const Constraints& fixed = request_.fixed;
+    const i64 group = legality_.world / (i64{data_} * tensor_);
+    std::vector<std::string> meshes, list;
+    for (const int u : divisors_of(group))
+      if (const int ring = static_cast<int>(group / u);
+          unsupported_reason(legality_, tensor_, data_, {1, ring, u}).empty())
         meshes.push_back(
-            fmt::format("--ring {} --ulysses {}{}", legality_.world / (i64{data_} * tensor_ * u), u,
+            fmt::format("--ring {} --ulysses {}{}", ring, u,
                         even_degree(local_.query_heads, local_.kv_heads, u) ? "" : " (uneven heads)"));
-    if (meshes.empty() && request_.fixed.head_chunks.value_or(1) > 1) return {"fewer --head-chunks"};
-    if (meshes.empty() && request_.fixed.method && (*request_.fixed.method)->two_level_ring)
-      return {"another --method"};
-    if (meshes.empty())
-      return {fmt::format(
+    if (!meshes.empty()) {
+      meshes.resize(std::min<std::size_t>(meshes.size(), 8));
+      list.push_back(fmt::format("one of the meshes that are legal here: {}", fmt::join(meshes, ", ")));
+    } else if (fixed.head_chunks.value_or(1) > 1) {
+      list.emplace_back("fewer --head-chunks");
+    } else if (fixed.method && (*fixed.method)->two_level_ring) {
+      list.emplace_back("another --method");
+    }
+    if (fixed.gated) list.emplace_back("no --gated");
+    if (list.empty())
+      list.push_back(fmt::format(
           "a number of devices that the call can use: at most one rank per token, and ulysses at most {}",
-          local_.query_heads)};
-    meshes.resize(std::min<std::size_t>(meshes.size(), 8));
-    return {fmt::format("one of the meshes that are legal here: {}", fmt::join(meshes, ", "))};
+          local_.query_heads));
+    return list;
   }
 
   const AttentionRequest& request_;

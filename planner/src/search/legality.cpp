@@ -41,6 +41,25 @@ std::string unsupported_degree(const Mesh& mesh, int head_chunks) {
   return "";
 }
 
+/// Whether a ring is cut into an outer and an inner one of more than one rank each.
+bool is_product(int ring) {
+  for (int d = 2; i64{d} * d <= ring; ++d)
+    if (ring % d == 0) return true;
+  return false;
+}
+
+/// Fixed choices that no layout of this ring has.
+std::string unsupported_choices(const Constraints& fixed, const Mesh& mesh) {
+  if (const std::string why = gates_refused(fixed, mesh); !why.empty()) return "gated attention " + why;
+  if (fixed.method && (*fixed.method)->two_level_ring && !is_product(mesh.ring()))
+    return fmt::format(
+        "{} runs laps inside laps: it needs a ring that is a product of two degrees, such as 4 or 6, which "
+        "{} "
+        "is not",
+        word_of(*fixed.method), mesh.ring());
+  return "";
+}
+
 std::string unsupported_heads(const LayerKind& kind, int tensor, int ulysses, int head_chunks) {
   if (kind.kind == LayerMixer::none) return "";
   const i64 query = kind.is_linear() ? kind.linear->value_heads / tensor : kind.query_heads / tensor;
@@ -60,6 +79,14 @@ std::string unsupported_heads(const LayerKind& kind, int tensor, int ulysses, in
 
 }  // namespace
 
+std::string gates_refused(const Constraints& fixed, const Mesh& mesh) {
+  if (!fixed.gated) return "";
+  const auto& all = methods();
+  const Method method = fixed.method.value_or(
+      *std::find_if(all.begin(), all.end(), [](Method m) { return m->joins_remote_blocks; }));
+  return gate_refusal(mesh, method, fixed.dkv_return.value_or(DkvReturn::circulate));
+}
+
 bool even_degree(i64 query_heads, i64 kv_heads, int ulysses) {
   return query_heads % ulysses == 0 && (kv_heads % ulysses == 0 || ulysses % kv_heads == 0);
 }
@@ -77,6 +104,8 @@ std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
                            ? fmt::format("; use --data {}", input.world / (used / data))
                            : "");
   if (std::string reason = unsupported_degree(mesh, input.head_chunks); !reason.empty()) return reason;
+  if (input.fixed != nullptr)
+    if (std::string reason = unsupported_choices(*input.fixed, mesh); !reason.empty()) return reason;
   if (tensor > input.devices_per_node)
     return fmt::format("tensor {} would leave the host ({})", tensor,
                        counted(input.devices_per_node, "device"));

@@ -85,6 +85,8 @@ struct AttentionResult {
 
 /// What is said of a call with a block pattern: which blocks it skips comes with the run.
 [[nodiscard]] std::string block_pattern_note(const ScoreRules& score);
+/// What the gates of a plan gain or cost beside the same layout without them, of which both times are.
+[[nodiscard]] std::string gates_note(double gated_s, double ungated_s);
 
 /// What is said of a price that is of other devices than those that execute the plan; empty where they are
 /// the same. `all_devices` means threads of a host.
