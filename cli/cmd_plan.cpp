@@ -252,10 +252,7 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
                   : calibration_or_sheet(cluster, flags.search.cluster.calibration, note_sink(invocation));
   if (!request.backend.value_or(Backend{})->on_gpu) check_transport(flags.search.execution, cluster);
   note_void_p2p(flags.search.cluster, cluster, calibration, invocation);
-  const i64 element_bytes = bytes_of(request.shape.dtype);
-  if (element_bytes > 2 && element_bytes != calibration.kernel.data().element_bytes)
-    note(invocation, "times of " + std::string(word_of(request.shape.dtype)) +
-                         " are a guess: no kernel of that type is calibrated");
+  note_guessed_type(request.shape.dtype, calibration, invocation);
   request.cluster = &cluster;
   request.calibration = &calibration;
   const AttentionResult result = with_progress(invocation, request, [&] { return plan_attention(request); });

@@ -99,7 +99,7 @@ class AttentionSearch {
     local_.kv_heads = std::max(1, local_.kv_heads / tensor_);
     pricer_ = std::make_unique<AttentionPricer>(links_, local_, request_.documents, request_.execution);
     take_part();
-    for (std::string note : {priced_devices_note(request_), other_architecture_note(request_)})
+    for (std::string note : {priced_devices_note(request_), unknown_cards_note()})
       if (!note.empty()) result_.notes.push_back(std::move(note));
     if (request_.score.block_tokens > 0) result_.notes.push_back(block_pattern_note(request_.score));
     const auto list = meshes();
@@ -114,6 +114,13 @@ class AttentionSearch {
   }
 
  private:
+  /// Threads of a host stand for no cards.
+  [[nodiscard]] std::string unknown_cards_note() const {
+    if (request_.all_devices) return "";
+    return CardBackends(*request_.cluster, *request_.calibration)
+        .unknown_note(request_.backend.value_or(Backend{}));
+  }
+
   /// Degrees that are all given may name fewer ranks than there are devices: one call need not use them all.
   void take_part() {
     const Constraints& fixed = request_.fixed;
@@ -486,6 +493,9 @@ double AttentionCandidate::band() const {
 
 AttentionResult plan_attention(const AttentionRequest& request) {
   expects(!request.cluster->devices.empty(), "a cluster without devices");
+  if (request.backend && !request.all_devices)
+    CardBackends(*request.cluster, *request.calibration)
+        .check_runs(call_of(request, *request.backend), request.training);
   if (request.backend) return AttentionSearch(request).run();
   return with_fastest_backend(request, [](const AttentionRequest& of) { return AttentionSearch(of).run(); });
 }

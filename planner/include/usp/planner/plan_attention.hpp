@@ -91,13 +91,11 @@ struct AttentionResult {
 /// What is said of a price that is of other devices than those that execute the plan; empty where they are
 /// the same. `all_devices` means threads of a host.
 [[nodiscard]] std::string priced_devices_note(const AttentionRequest& request);
-/// That the backend's kernels are for other cards than the cluster's, or that these are not known; empty
-/// where they run there.
-[[nodiscard]] std::string other_architecture_note(const AttentionRequest& request);
 
 /// Exhaustive, for each backend: every mesh of the cluster's devices (of the first ones, where ring and
 /// ulysses are fixed to fewer: the result notes it) x method x layout x dKV return x head chunks x axis
-/// order. Throws Infeasible with remedies when no mesh is legal, naming the nearest degrees that are.
+/// order. Throws Infeasible with remedies when no mesh is legal, naming the nearest degrees that are, and
+/// where the cluster's cards do not run the backend that is asked for.
 [[nodiscard]] AttentionResult plan_attention(const AttentionRequest& request);
 
 /// The recipe of a candidate.
