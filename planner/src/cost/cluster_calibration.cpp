@@ -6,6 +6,7 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/gemm.hpp"
 #include "usp/topology/devices.hpp"
+#include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -151,9 +152,12 @@ std::string lender_card(const Calibration& calibration) {
 }
 
 /// Curves of links come from their class, not from the card: another machine's, scaled by line rate, wherever
-/// the calibration of the kernels ran over links of another kind or rate.
+/// the calibration of the kernels ran over links of another kind or rate, or over none.
 void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
-  if (calibration.link_class.empty() || measured_here(cluster, calibration)) return;
+  // One of kernels alone, such as of a single GPU, holds no curves, on its own cluster too.
+  const bool of_cards = calibration.link_class != host_links && !topology::on_host_cores(cluster);
+  const bool kernels_alone = of_cards && !calibration.comm.has(Collective::alltoall);
+  if (!kernels_alone && (calibration.link_class.empty() || measured_here(cluster, calibration))) return;
   if (calibration.link_class ==
       host_links) {  // of other hosts: what memory and cores make of messages differs
     calibration.link_band = pcie_band;
@@ -165,9 +169,7 @@ void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
   const topology::DeviceSpec& card = cluster.specs.front();
   const auto curves = [&](const char* link_class, double gb_s, double always_band) {
     const Calibration* from = &calibration;
-    // One of kernels alone holds no curves.
-    if (calibration.link_class != link_class || !own.has(Collective::alltoall))
-      from = &lender_of(link_class, gb_s);
+    if (calibration.link_class != link_class || kernels_alone) from = &lender_of(link_class, gb_s);
     const double ratio = gb_s / from->link_gb_s;
     const bool same = from == &calibration && std::abs(ratio - 1) <= same_links;
     const double band = std::max(always_band, same ? 0 : nvswitch_band);

@@ -162,9 +162,8 @@ std::string unmeasured_kernels_note(const Calibration& calibration, const Attent
       return fmt::format(
           "backend {}: {} computes it, whose kernels calibration {} did not measure: it is priced by those "
           "of {}; "
-          "measure them with usp calibrate --backend {}",
-          word_of(plan.backend), word_of(backend), calibration.name, calibration.kernel_backend,
-          word_of(backend));
+          "measure them on a host of the cluster with usp calibrate --device cuda",
+          word_of(plan.backend), word_of(backend), calibration.name, calibration.kernel_backend);
   return "";
 }
 

@@ -50,15 +50,6 @@ double uncertainty(const PassPrice& a, const PassPrice& b) {
          (std::abs(a.compute_s - b.compute_s) + std::abs(a.exposed_s - b.exposed_s));
 }
 
-/// Commands that measure the transfers of this candidate.
-std::vector<std::string> measurements(const AttentionRequest& request, const AttentionCandidate& c) {
-  const PassPrice& forward = c.price.forward;
-  if (request.calibration->link_class == host_links)
-    return {host_measurement(*request.cluster, c.plan.shape.dtype)};
-  const double bytes = forward.wire_bytes;
-  return mesh_measurements(c.plan.mesh, forward.spans_hosts, bytes, bytes / c.plan.mesh.ring());
-}
-
 /// What of two plans as fast as each other is simpler comes first.
 std::tuple<bool, bool, int> complexity(const AttentionCandidate& c) {
   return {c.price.forward.spans_hosts || c.price.backward.spans_hosts, c.plan.method->two_level_ring,
@@ -188,9 +179,7 @@ class AttentionSearch {
         const topology::Cluster& cluster = *request_.cluster;
         result_.guesses.push_back(
             {doubt.input, doubt.provenance, factor, describe(*first),
-             request_.calibration->link_class == host_links
-                 ? host_measurement(cluster, local_.dtype)
-                 : measurement_of(doubt.of, cluster, best.plan.mesh, first->plan.mesh)});
+             measurement_of(doubt.of, cluster, local_.dtype, best.plan.mesh, first->plan.mesh)});
         break;
       }
     if (result_.guesses.empty()) return;
@@ -382,7 +371,7 @@ class AttentionSearch {
                                                 uncertainty(best.price.backward, next->price.backward);
     if (!result_.tie) return;
     for (const AttentionCandidate* c : {&best, &*next})
-      for (const std::string& run : measurements(request_, *c))
+      for (const std::string& run : exchange_measurements(*request_.cluster, c->plan, c->price.forward))
         if (std::find(result_.tie_breaking_measurements.begin(), result_.tie_breaking_measurements.end(),
                       run) == result_.tie_breaking_measurements.end())
           result_.tie_breaking_measurements.push_back(run);

@@ -183,7 +183,7 @@ class Search {
     std::uint32_t extrapolation = 0;
     for (const PlanCandidate& c : list) extrapolation |= c.extrapolation;
     result_.calibration = request_.calibration->summary(extrapolation);
-    result_.verdict = compare_best(list, result_.calibration.kernel_error);
+    result_.verdict = compare_best(*request_.cluster, list, result_.calibration.kernel_error);
     if (result_.verdict.runner_up.empty()) result_.verdict.alone = why_alone();
     if (list.size() > request_.max_candidates) shorten();
   }
