@@ -207,6 +207,12 @@ TEST(BackendChoice, CardsOfOtherGenerationsAndVendorsRunNoBackendOfThisOne) {
                 std::string::npos)
           << price.objection;
     EXPECT_TRUE(says(result.notes, "no backend of GPUs takes this call there (mma: it is for"));
+    const std::string text = attention_text(elsewhere.request, result);
+    ASSERT_EQ(result.backends.size(), 4U);
+    for (const BackendPrice& price : result.backends)
+      EXPECT_NE(text.find("not " + std::string(word_of(price.backend)) + ": " + price.objection),
+                std::string::npos)
+          << text;
   }
 }
 
@@ -265,6 +271,20 @@ TEST(BackendChoice, ThePriceOfTheHostsBackendSaysWhoseItIs) {
     EXPECT_TRUE(!whose || says(price.notes, note)) << note;
   }
   EXPECT_FALSE(says(question.priced(Backend::mma).notes, "say nothing about a host"));
+}
+
+/// The only measured backend is named where it does not take the call.
+TEST(BackendChoice, OneMeasuredBackendThatIsNotTakenSaysWhy) {
+  Question question("h200_sxm-pair");
+  question.calibration.other_kernels.clear();
+  EXPECT_TRUE(question.answer().backends.empty());  // it is chosen
+  question.request.score.softcap = 30;
+  const AttentionResult result = question.answer();
+  EXPECT_EQ(result.best().plan.backend, Backend::cpu);
+  ASSERT_EQ(result.backends.size(), 1U);
+  EXPECT_NE(
+      attention_text(question.request, result).find("not cudnn: the cuDNN backend does not support softcap"),
+      std::string::npos);
 }
 
 TEST(BackendChoice, WhereNoneIsTakenTheNoteNamesThoseThatCould) {

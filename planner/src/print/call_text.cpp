@@ -81,10 +81,9 @@ std::string overlap_text(double band, double best_band) {
 
 /// How much slower the other measured backends are, and why some do not take the call.
 std::string backends_text(const AttentionResult& result) {
-  if (result.backends.size() < 2) return "";
   std::vector<std::string> slower, refused;
-  for (std::size_t i = 1; i < result.backends.size(); ++i) {
-    const BackendPrice& b = result.backends[i];
+  for (const BackendPrice& b : result.backends) {
+    if (b.backend == result.best().plan.backend) continue;
     if (b.objection.empty())
       slower.push_back(fmt::format("{} {} (+{}{})", word_of(b.backend), format_seconds(b.seconds),
                                    format_percent(b.seconds / result.best().seconds() - 1),

@@ -91,7 +91,8 @@ AttentionResult with_fastest_backend(const AttentionRequest& request,
   for (BackendPrice& p : prices)
     p.tie = p.objection.empty() && p.backend != best->best().plan.backend &&
             p.seconds / (1 + p.band) < best->best().seconds() * (1 + best->best().band());
-  if (prices.size() > 1) best->backends = std::move(prices);
+  const bool chosen_alone = prices.size() == 1 && prices.front().backend == best->best().plan.backend;
+  if (!chosen_alone) best->backends = std::move(prices);
   best->considered = considered;
   return *std::move(best);
 }
