@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call_flags.hpp"
 #include "flag_effects.hpp"
+#include "price_command.hpp"
 #include "progress.hpp"
 #include "step_flags.hpp"
 
@@ -259,7 +260,13 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
   if (!flags.output.empty()) write_file(flags.output, write_plan(make_plan_file(request, result.best())));
   if (flags.output == "-") return;
   if (!flags.output.empty()) note(invocation, "wrote " + flags.output);
-  std::cout << (invocation.json ? attention_result_json(request, result) : attention_text(request, result));
+  if (invocation.json) {
+    std::cout << attention_result_json(request, result);
+    return;
+  }
+  const std::string command = price_command(verb, result.best());
+  std::cout << attention_text(request, result)
+            << (command.empty() ? "" : fmt::format("\nto price this layout by itself\n  {}\n", command));
 }
 
 void register_call(CLI::App& plan, Invocation& invocation) {

@@ -7,6 +7,7 @@
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/price_report.hpp"
 #include "usp/planner/step_input.hpp"
+#include "usp/schedule/generate.hpp"
 
 #include <iostream>
 #include <memory>
@@ -43,6 +44,7 @@ void price(const PriceFlags& flags, const Invocation& invocation) {
   note_void_p2p(flags.cluster, cluster, calibration, invocation);
   note_guessed_type(call.plan.shape.dtype, calibration, invocation);
   call.plan.backend = flags.backend ? *flags.backend : fastest_backend(cluster, calibration, call);
+  call.plan.split_own_block = schedule::splits_own_block(call.plan);  // some backends take no half of a group
   const PriceReport report = price_call(cluster, calibration, call);
   std::cout << (invocation.json ? price_json(report) : price_text(report));
 }

@@ -150,7 +150,7 @@ TEST(ExportPlan, TextNamesWhatIsImpossibleAsJsonDoes) {
   const Planned planned(16, 1);
   ExportRequest asked;
   asked.plan = &planned.plan;
-  ExportedPlan exported = planned.to("xdit");
+  ExportedPlan exported = planned.to("megatron");
   exported.impossible = {"ulysses: 32 ranks are more than its 8 heads"};
   for (const bool some : {true, false}) {
     if (!some) exported.modes.clear();

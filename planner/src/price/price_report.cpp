@@ -99,6 +99,7 @@ Backend fastest_backend(const topology::Cluster& cluster, const Calibration& cal
   double least = std::numeric_limits<double>::infinity();
   for (const Backend backend : cards.measured()) {
     call.plan.backend = backend;
+    call.plan.split_own_block = schedule::splits_own_block(call.plan);
     bool whole = cards.objection(call.plan, call.backward).empty() && too_many_gpu_rows(call.plan).empty();
     for (const Pass pass : {Pass::forward, Pass::backward})
       if (pass == Pass::forward || call.backward)

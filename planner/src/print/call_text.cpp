@@ -195,6 +195,7 @@ std::string describe(const AttentionCandidate& candidate) {
     if (plan.dkv_return != DkvReturn::circulate) text += fmt::format(", dkv {}", word_of(plan.dkv_return));
     if (m.ulysses > 1) text += fmt::format(", {}", word_of(candidate.placement.order));
     if (plan.gated) text += ", gated";
+    if (plan.prune) text += ", pruned";
   }
   if (plan.head_chunks > 1) text += fmt::format(", {} head chunks", plan.head_chunks);
   if (candidate.uneven_heads) text += ", uneven heads";

@@ -83,13 +83,14 @@ std::string layers_text(const PlanRequest& request, const PlanCandidate& best) {
     const LayerKind& kind = request.model->kinds[layer.kind];
     const AttentionShape& shape = layer.plan.shape;
     const Heads heads(shape.query_heads, shape.kv_heads, layer.plan.mesh.ulysses, 1);
-    std::vector<std::string> row = {
-        std::string(mixer_name(kind.kind)) + (kind.window ? " " + format_tokens(*kind.window) : ""),
-        layer_count_text(kind),
-        fmt::format("{}/{}", shape.query_heads, shape.kv_heads),
-        fmt::format("{}/{}", heads.query_of(0).size(), heads.kv_of(0).size()),
-        format_seconds(layer.price.forward.seconds),
-        format_seconds(layer.price.forward.exposed_s)};
+    std::vector<std::string> row = {std::string(mixer_name(kind.kind)) +
+                                        (kind.window ? " " + format_tokens(*kind.window) : "") +
+                                        (layer.plan.prune && layer.plan.mesh.ring() > 1 ? ", pruned" : ""),
+                                    layer_count_text(kind),
+                                    fmt::format("{}/{}", shape.query_heads, shape.kv_heads),
+                                    fmt::format("{}/{}", heads.query_of(0).size(), heads.kv_of(0).size()),
+                                    format_seconds(layer.price.forward.seconds),
+                                    format_seconds(layer.price.forward.exposed_s)};
     if (request.workload.training) {
       row.push_back(format_seconds(layer.price.backward.seconds));
       row.push_back(format_seconds(layer.price.backward.exposed_s));
