@@ -3,8 +3,6 @@
 
 #include "usp/base/error.hpp"
 #include "usp/planner/make_plan.hpp"
-#include "usp/planner/plan_attention.hpp"
-#include "usp/planner/plan_print.hpp"
 #include "usp/topology/routes.hpp"
 
 #include <gtest/gtest.h>
@@ -304,63 +302,6 @@ TEST(StepChoice, AFixedFlagSaysWhatItCosts) {
   EXPECT_TRUE(std::any_of(result.notes.begin(), result.notes.end(), [](const std::string& note) {
     return note.find("KV heads 8 < tensor 2 x ulysses 8: each is held by 2 ranks") != std::string::npos;
   }));
-}
-
-/// Gates are never chosen: what they gain or cost is said both ways, and where no plan has them.
-TEST(StepChoice, GatedStepsSaySo) {
-  Step step("llama-3.1-8b", 2);
-  step.request.workload.seq = 131072;
-  EXPECT_FALSE(plan_step(step.request).best().choice.gated);
-  step.request.fixed.gated = true;
-  const PlanResult result = plan_step(step.request);
-  const PlanCandidate& best = result.best();
-  EXPECT_TRUE(best.choice.gated);
-  EXPECT_NE(describe(best.choice).find(", gated"), std::string::npos);
-  EXPECT_NE(plan_text(step.request, result, true).find(", gated"), std::string::npos);
-  ASSERT_FALSE(best.attention.empty());
-  for (const LayerAttention& layer : best.attention) EXPECT_TRUE(layer.plan.gated);
-  for (const PlanCandidate& c : result.candidates) EXPECT_GT(c.choice.mesh.ring(), 1);
-  EXPECT_TRUE(std::any_of(result.rejected.begin(), result.rejected.end(), [](const Rejection& r) {
-    return r.ring == 1 &&
-           r.reason == "gated attention is for rings of more than one rank: nothing arrives on ring 1";
-  }));
-  const auto& costs = result.verdict.flag_costs;
-  const auto of_gates =
-      std::find_if(costs.begin(), costs.end(), [](const FlagCost& c) { return c.flag == "--gated"; });
-  ASSERT_NE(of_gates, costs.end());
-  step.request.fixed.gated = false;
-  const PlanResult without = plan_step(step.request);
-  EXPECT_EQ(of_gates->without, describe(without.best().choice));
-  EXPECT_NEAR(of_gates->slowdown, best.seconds_per_token / without.best().seconds_per_token - 1, 1e-9);
-  Choice ungated = best.choice;
-  ungated.gated = false;
-  const std::string note =
-      gates_note(best.seconds_per_token, price_choice(step.request, ungated).seconds_per_token);
-  EXPECT_NE(std::find(result.notes.begin(), result.notes.end(), note), result.notes.end()) << note;
-  PlanResult gains = result;
-  gains.verdict.flag_costs = {{"--gated", -0.125, "another"}};
-  EXPECT_NE(plan_text(step.request, gains, true).find("your --gated gains 12.5%: without it another"),
-            std::string::npos);
-}
-
-TEST(StepChoice, ChoicesThatNoRingHasAreRefusedWithTheirReason) {
-  Step step("llama-3.1-8b", 1);
-  step.request.fixed.ulysses = 8;
-  step.request.fixed.gated = true;
-  const auto problem = [&] {
-    try {
-      (void)plan_step(step.request);
-    } catch (const Infeasible& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  EXPECT_NE(problem().find("gated attention is for rings of more than one rank"), std::string::npos);
-  EXPECT_NE(problem().find("no --gated"), std::string::npos);
-  step.request.fixed.gated = false;
-  step.request.fixed.method = Method::double_ring;
-  EXPECT_NE(problem().find("double_ring runs laps inside laps"), std::string::npos);
-  EXPECT_NE(problem().find("another --method"), std::string::npos);
 }
 
 // torchtitan ran 405B on 128 H100 with tensor 8, FSDP 16, batch 2 and full recompute.
