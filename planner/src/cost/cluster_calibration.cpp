@@ -24,10 +24,18 @@ double min_of(const topology::Cluster& cluster, const topology::Quantity topolog
               const char* what) {
   double least = std::numeric_limits<double>::infinity();
   for (const topology::DeviceSpec& spec : cluster.specs) {
-    if (!(spec.*member).known())
-      throw MissingValue({cluster.name, 0, spec.name.empty() ? "the card" : spec.name}, what,
-                         "name the card with --device");
-    least = std::min(least, *(spec.*member).value);
+    if ((spec.*member).known()) {
+      least = std::min(least, *(spec.*member).value);
+      continue;
+    }
+    const auto& known = topology::device_presets();
+    const bool preset = std::any_of(known.begin(), known.end(),
+                                    [&](const auto& card) { return card.spec.name == spec.name; });
+    throw MissingValue({cluster.name, 0, spec.name.empty() ? "the card" : spec.name}, what,
+                       preset
+                           ? "its data sheet states none, so that it is not priced; name a card that has one "
+                             "with --device"
+                           : "name the card with --device");
   }
   if (!std::isfinite(least))
     throw MissingValue({cluster.name, 0, "the card"}, what, "name the card with --device");

@@ -55,10 +55,12 @@ void CardBackends::check_runs(const AttentionPlan& call, bool training) const {
   const topology::DeviceSpec* const card = refusing(call.backend);
   if (card == nullptr || card->generation.empty() || topology::on_host_cores(cluster_)) return;
   const std::string others = taking_words(call, training);
-  throw Infeasible(fmt::format("backend {}: {}", word_of(call.backend), refusal(call.backend)),
-                   {others.empty() ? "no --backend: " + all_objections(call, training)
-                                   : fmt::format("--backend {}", others),
-                    fmt::format("a cluster of {}", cards_of(call.backend))});
+  throw Infeasible(
+      fmt::format("backend {}: {}", word_of(call.backend), refusal(call.backend)),
+      {others.empty() ? std::string("no --backend: none of GPUs takes this call there, and it is "
+                                    "priced by the rates of the cards")
+                      : fmt::format("--backend {}", others),
+       fmt::format("a cluster of {}", cards_of(call.backend))});
 }
 
 std::string CardBackends::unknown_note(Backend backend) const {

@@ -430,7 +430,6 @@ class AttentionSearch {
 
   [[nodiscard]] std::vector<std::string> remedies() const {
     if (too_many_rows_) return {"more devices", "more --head-chunks", "--backend cpu"};
-    const Constraints& fixed = request_.fixed;
     const i64 group = legality_.world / (i64{data_} * tensor_);
     std::vector<std::string> meshes, list;
     for (const int u : divisors_of(group))
@@ -442,12 +441,11 @@ class AttentionSearch {
     if (!meshes.empty()) {
       meshes.resize(std::min<std::size_t>(meshes.size(), 8));
       list.push_back(fmt::format("one of the meshes that are legal here: {}", fmt::join(meshes, ", ")));
-    } else if (fixed.head_chunks.value_or(1) > 1) {
+    } else if (request_.fixed.head_chunks.value_or(1) > 1) {
       list.emplace_back("fewer --head-chunks");
-    } else if (fixed.method && (*fixed.method)->two_level_ring) {
-      list.emplace_back("another --method");
     }
-    if (fixed.gated) list.emplace_back("no --gated");
+    for (std::string& remedy : fixed_choice_remedies(request_.fixed, result_.rejected))
+      list.push_back(std::move(remedy));
     if (list.empty())
       list.push_back(fmt::format(
           "a number of devices that the call can use: at most one rank per token, and ulysses at most {}",

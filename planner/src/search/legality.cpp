@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "alternatives.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/planner/plan.hpp"
@@ -8,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace usp {
 namespace {
@@ -48,15 +51,15 @@ bool is_product(int ring) {
   return false;
 }
 
+constexpr std::string_view of_gates = "gated attention ", of_laps = " runs laps inside laps";
+
 /// Fixed choices that no layout of this ring has.
 std::string unsupported_choices(const Constraints& fixed, const Mesh& mesh) {
-  if (const std::string why = gates_refused(fixed, mesh); !why.empty()) return "gated attention " + why;
+  if (const std::string why = gates_refused(fixed, mesh); !why.empty()) return std::string(of_gates) + why;
   if (fixed.method && (*fixed.method)->two_level_ring && !is_product(mesh.ring()))
     return fmt::format(
-        "{} runs laps inside laps: it needs a ring that is a product of two degrees, such as 4 or 6, which "
-        "{} "
-        "is not",
-        word_of(*fixed.method), mesh.ring());
+        "{}{}: it needs a ring that is a product of two degrees, such as 4 or 6, which {} is not",
+        word_of(*fixed.method), of_laps, mesh.ring());
   return "";
 }
 
@@ -87,6 +90,18 @@ std::string gates_refused(const Constraints& fixed, const Mesh& mesh) {
   return gate_refusal(mesh, method, fixed.dkv_return.value_or(DkvReturn::circulate));
 }
 
+std::vector<std::string> fixed_choice_remedies(const Constraints& fixed,
+                                               const std::vector<Rejection>& rejected) {
+  const auto says = [&](std::string_view text) {
+    return std::any_of(rejected.begin(), rejected.end(),
+                       [&](const Rejection& r) { return r.reason.find(text) != std::string::npos; });
+  };
+  std::vector<std::string> remedies;
+  if (fixed.gated && says(of_gates)) remedies.emplace_back("no --gated");
+  if (fixed.method && says(of_laps)) remedies.emplace_back("another --method");
+  return remedies;
+}
+
 bool even_degree(i64 query_heads, i64 kv_heads, int ulysses) {
   return query_heads % ulysses == 0 && (kv_heads % ulysses == 0 || ulysses % kv_heads == 0);
 }
@@ -104,8 +119,6 @@ std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
                            ? fmt::format("; use --data {}", input.world / (used / data))
                            : "");
   if (std::string reason = unsupported_degree(mesh, input.head_chunks); !reason.empty()) return reason;
-  if (input.fixed != nullptr)
-    if (std::string reason = unsupported_choices(*input.fixed, mesh); !reason.empty()) return reason;
   if (tensor > input.devices_per_node)
     return fmt::format("tensor {} would leave the host ({})", tensor,
                        counted(input.devices_per_node, "device"));
@@ -129,7 +142,7 @@ std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
   if (const i64 pool = w.expert_pool(i64{data} * mesh.size(), tensor); w.expert > 1 && pool % w.expert != 0)
     return fmt::format("expert {} does not divide the {} data x sequence{} ranks", w.expert, pool,
                        w.expert_tensor ? "" : " x tensor");
-  return "";
+  return input.fixed == nullptr ? "" : unsupported_choices(*input.fixed, mesh);
 }
 
 }  // namespace usp

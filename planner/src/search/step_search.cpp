@@ -242,8 +242,8 @@ class Search {
     if (const auto fixed = fixed_degrees(); !fixed.empty())
       list.push_back(fmt::format("free the degrees that are fixed ({})", fmt::join(fixed, ", ")));
     if (fixed_.head_chunks.value_or(1) > 1) list.emplace_back("fewer --head-chunks");
-    if (fixed_.method && (*fixed_.method)->two_level_ring) list.emplace_back("another --method");
-    if (fixed_.gated) list.emplace_back("no --gated");
+    for (std::string& remedy : fixed_choice_remedies(fixed_, result_.rejected))
+      list.push_back(std::move(remedy));
     if (least_replicas_)
       list.push_back(
           fmt::format("--objective throughput: {} replicas, which take a batch each", *least_replicas_));
