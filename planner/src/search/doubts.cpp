@@ -137,6 +137,14 @@ std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, DType
     case Doubt::Of::kernels:
       break;
   }
+  const topology::DeviceSpec& card = cluster.specs.front();
+  const bool runs = std::any_of(backends().begin(), backends().end(), [&](Backend backend) {
+    return backend->on_gpu && runs_on_generation(backend, card.generation);
+  });
+  if (!runs && !card.generation.empty())
+    return fmt::format(
+        "attention by a library of {}, whose calls usp score compares: no kernels of usp run there",
+        card.name);
   return "usp bench plan.json --gpu --repeat 20";
 }
 

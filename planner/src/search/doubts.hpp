@@ -36,7 +36,7 @@ struct Doubt {
 [[nodiscard]] std::string host_measurement(const topology::Cluster& cluster, DType dtype);
 
 /// The command that measures the input where the two meshes differ: that of all, on the cores of hosts. It
-/// runs as it stands.
+/// runs as it stands; of kernels on cards that no backend runs on there is none, which is said.
 [[nodiscard]] std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, DType dtype,
                                          const Mesh& best, const Mesh& rival);
 
