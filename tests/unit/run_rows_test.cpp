@@ -68,6 +68,7 @@ TEST(RunRows, RunsThatTellNothingAreRefusedWithTheKey) {
       {"/request/kernel", "reference", "/request/kernel"},
       {"/request/kernel", "mma", "/request/kernel"},
       {"/request/devices", Json::array({0}), "/request/devices"},
+      {"/request/ring_transport", "nccl", "/request/ring_transport"},
       {"/verdict", "wrong", "/verdict"},
       {"/verdict", "ok", "/verdict"},
       {"/ok", false, "/ok"},

@@ -201,9 +201,11 @@ void check_hardware(ObjectReader& top, ObjectReader& request) {
                                          "JSON as it was printed",
                                          asked, kernel));
   }
+  const bool on_host = ran && !(*ran)->on_gpu;
+  for (const char* of_gpus : {"devices", "ulysses_transport", "ring_transport"})
+    if (on_host && request.has(of_gpus))
+      request.fail(of_gpus, fmt::format("is of GPUs, and the run computed with {} on the host", kernel));
   if (!request.has("devices")) return;
-  if (ran && !(*ran)->on_gpu)
-    request.fail("devices", fmt::format("names GPUs, and the run computed with {} on the host", kernel));
   std::set<std::int64_t> asked;
   request.array("devices", [&](const Json& value, const std::string& at) {
     asked.insert(json_integer(value, top.file(), at, 0, max_ranks));
