@@ -229,7 +229,7 @@ TEST(BackendChoice, ABackendOfOtherCardsIsRefusedByNameInPlanAndPrice) {
   };
   const auto asked = [&](Question& question, Backend backend) {
     question.request.backend = backend;
-    const auto plan = problem([&] { (void)question.answer(); });
+    auto plan = problem([&] { (void)question.answer(); });
     const auto price = problem([&] { (void)question.priced(backend); });
     EXPECT_EQ(plan, price);
     return plan;

@@ -129,7 +129,7 @@ std::string differences_text(const std::vector<Difference>& differences) {
 }
 
 std::string modes_text(const ExportedPlan& result) {
-  const std::string impossible = list_text("what it cannot", result.impossible);
+  std::string impossible = list_text("what it cannot", result.impossible);
   if (result.modes.empty()) return impossible;
   TextTable table;
   table.column("on as many ranks it can do");

@@ -65,8 +65,8 @@ struct AttentionResult {
   std::vector<AttentionCandidate> candidates;  ///< best sum of the passes first; at least one per mesh
   AttentionCandidate best_forward;             ///< of all, by that pass alone
   AttentionCandidate best_backward;            ///< the same as best_forward when forward only
-  /// Where the request names no backend and the calibration several, or one that is not chosen: the chosen one
-  /// where it was measured, the others by rising time, those that do not take the call.
+  /// Where the request names no backend and the calibration several, or one that is not chosen: the chosen
+  /// one where it was measured, the others by rising time, those that do not take the call.
   std::vector<BackendPrice> backends;
   /// Of the best, for a backend with a fallback, on few enough ranks to be counted; backward where training.
   std::optional<schedule::StepBackends> forward_steps, backward_steps;
