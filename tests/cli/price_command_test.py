@@ -18,6 +18,7 @@ PLANS = [
     "--cluster dgx-h100 --full --ring 8 --transport nccl",
     "--cluster dgx-h100 --ring 8 --method double_ring --no-overlap",
     "--cluster dgx-h100 --ring 4 --dkv-return cycle --method ring --head-chunks 2",
+    "--cluster h200 --calibration h200_sxm-pair --dkv-return cycle",
     "--cluster dgx-h100 --gated --window 2048",
     "--cluster h200 --calibration h200_sxm-pair --window 512",
     "--cluster h200 --calibration h200_sxm-pair --backend cudnn --ring 8 --method ring",

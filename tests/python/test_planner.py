@@ -106,7 +106,8 @@ def test_gated(result):
                                                 "ring 1"]
     for fixed, why in ((dict(ring=1), "/fixed/gated': has no effect: /fixed/ring is 1"),
                        (dict(method="ring"), "/fixed/gated': needs blocks that come straight"),
-                       (dict(method="all_gather_kv", dkv_return="cycle"), "/fixed/gated': is not for dkv_return cycle")):
+                       (dict(dkv_return="cycle"), "/fixed/gated': is not for dkv_return cycle"),
+                       (dict(method="all_gather_kv", dkv_return="cycle"), "/fixed/dkv_return': dkv_return cycle follows")):
         with pytest.raises(usp.InvalidInput, match=why):
             usp.plan_attention(**call, **fixed, gated=True)
     with pytest.raises(usp.InvalidInput, match="/fixed/gated': needs blocks"):

@@ -20,7 +20,8 @@ std::vector<LayoutKind> layouts(const AlternativesInput& in) {
 /// A ring of one row moves nothing: every method is the same there.
 std::vector<std::pair<Method, Mesh>> methods(const AlternativesInput& in) {
   const auto wanted = [&](Method m) {
-    return (!in.fixed->method || *in.fixed->method == m) && (!in.fixed->gated || m->joins_remote_blocks);
+    return (!in.fixed->method || *in.fixed->method == m) && (!in.fixed->gated || m->joins_remote_blocks) &&
+           (in.fixed->dkv_return != DkvReturn::cycle || m->partials_travel);
   };
   const Mesh flat{1, in.ring, in.ulysses};
   if (in.ring == 1) return {{in.fixed->method.value_or(Method::ring), flat}};
@@ -37,8 +38,9 @@ std::vector<std::pair<Method, Mesh>> methods(const AlternativesInput& in) {
 }
 
 std::vector<DkvReturn> returns(const AlternativesInput& in, Method method) {
+  if (in.ring == 1) return {DkvReturn::circulate};  // nothing returns
   if (in.fixed->dkv_return) return {*in.fixed->dkv_return};
-  const bool rides = in.ring > 1 && method->partials_travel;
+  const bool rides = method->partials_travel;
   if (rides) return {DkvReturn::circulate, DkvReturn::direct};
   return {DkvReturn::circulate};
 }

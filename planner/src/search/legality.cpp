@@ -56,6 +56,7 @@ constexpr std::string_view of_gates = "gated attention ", of_laps = " runs laps 
 /// Fixed choices that no layout of this ring has.
 std::string unsupported_choices(const Constraints& fixed, const Mesh& mesh) {
   if (const std::string why = gates_refused(fixed, mesh); !why.empty()) return std::string(of_gates) + why;
+  if (const std::string why = return_refused(fixed); !why.empty() && mesh.ring() > 1) return why;
   if (fixed.method && (*fixed.method)->two_level_ring && !is_product(mesh.ring()))
     return fmt::format(
         "{}{}: it needs a ring that is a product of two degrees, such as 4 or 6, which {} is not",
@@ -88,6 +89,12 @@ std::string gates_refused(const Constraints& fixed, const Mesh& mesh) {
   const Method method = fixed.method.value_or(
       *std::find_if(all.begin(), all.end(), [](Method m) { return m->joins_remote_blocks; }));
   return gate_refusal(mesh, method, fixed.dkv_return.value_or(DkvReturn::circulate));
+}
+
+std::string return_refused(const Constraints& fixed) {
+  if (fixed.dkv_return != DkvReturn::cycle || !fixed.method || (*fixed.method)->partials_travel) return "";
+  return fmt::format("dkv_return cycle follows the hops of a ring; method {} has none",
+                     word_of(*fixed.method));
 }
 
 std::vector<std::string> fixed_choice_remedies(const Constraints& fixed,

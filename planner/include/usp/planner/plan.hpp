@@ -218,6 +218,9 @@ struct LegalityInput {
 /// Why fixed.gated has no meaning on a mesh, beside the other fixed choices, in words that read on from
 /// "gated" or "--gated"; empty: it has, or is not asked for.
 [[nodiscard]] std::string gates_refused(const Constraints& fixed, const Mesh& mesh);
+/// Why the fixed method has not the fixed way of returning dK/dV: "dkv_return cycle follows ..."; empty: it
+/// has, or they are not both fixed.
+[[nodiscard]] std::string return_refused(const Constraints& fixed);
 /// Degrees U <= query_heads that split evenly: query_heads % U == 0 and (kv_heads % U == 0 or U % kv_heads ==
 /// 0).
 [[nodiscard]] bool even_degree(i64 query_heads, i64 kv_heads, int ulysses);
