@@ -56,7 +56,7 @@ constexpr std::string_view of_gates = "gated attention ", of_laps = " runs laps 
 /// Fixed choices that no layout of this ring has.
 std::string unsupported_choices(const Constraints& fixed, const Mesh& mesh) {
   if (const std::string why = gates_refused(fixed, mesh); !why.empty()) return std::string(of_gates) + why;
-  if (const std::string why = return_refused(fixed); !why.empty() && mesh.ring() > 1) return why;
+  if (std::string why = return_refused(fixed); !why.empty() && mesh.ring() > 1) return why;
   if (fixed.method && (*fixed.method)->two_level_ring && !is_product(mesh.ring()))
     return fmt::format(
         "{}{}: it needs a ring that is a product of two degrees, such as 4 or 6, which {} is not",
