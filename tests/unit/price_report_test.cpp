@@ -57,6 +57,20 @@ TEST(PriceReport, TicksAndMovesSumUp) {
   }
 }
 
+/// What a price counts on the wire is what the ledger counts of the schedule, whichever way gradients return.
+TEST(PriceReport, BytesOnTheWireAreThoseOfTheLedger) {
+  const Machine machine("dgx-h100");
+  for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv})
+    for (const DkvReturn way : {DkvReturn::circulate, DkvReturn::direct, DkvReturn::cycle}) {
+      AttentionCall call = call_of(4, 2);
+      call.plan.method = method;
+      call.plan.dkv_return = way;
+      for (const PassReport& pass : price_call(machine.cluster, machine.calibration, call).passes)
+        EXPECT_DOUBLE_EQ(pass.price.wire_bytes, static_cast<double>(pass.all.sent_max))
+            << word_of(method) << " " << word_of(way);
+    }
+}
+
 /// The backend and the layout that a search would give the same call.
 TEST(PriceReport, DefaultsAreThoseOfASearch) {
   Machine machine("h200");
