@@ -223,7 +223,7 @@ class BackwardStep final : public PreparedStep<Given> {
     TileTable<QuerySegment> table = key_tiles(slices.list(), rows, tile_.key_tile());
     const i64 claims = static_cast<i64>(table.busy) * a.scope.kv_heads().size() * a.q.batch;
     const bool by_block = list.gates != nullptr && claims >= ordered_claims * engine.multiprocessors;
-    ClaimRuns runs = by_block ? order_by_block(table) : one_run(table);
+    ClaimRuns runs = by_block ? order_by_block(table) : order_by_row(table);
     keys_.emplace(r, slices.list(), table, std::move(runs));
     make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
@@ -251,9 +251,11 @@ class BackwardStep final : public PreparedStep<Given> {
     list.front().scope.progress();
   }
 
-  /// The sum of dq that scratch holds.
+  /// The sum of dq that scratch holds: rows of a head are contiguous, as the kernel adds to them.
   [[nodiscard]] static View sum_of(const AttendGradArgs& a) {
-    return {nullptr, DType::fp32, a.q.batch, a.q.rows, a.scope.query_heads, a.dq.width};
+    View sum{nullptr, DType::fp32, a.q.batch, a.q.rows, a.scope.query_heads, a.dq.width};
+    sum.row_stride = a.dq.width, sum.head_stride = a.q.rows * a.dq.width;
+    return sum;
   }
 
   void add_all_grads(const AttendGradBlocks& list) {

@@ -10,8 +10,8 @@ inline constexpr int query_rows = 128;
 struct KeyTile {
   int keys, step;
 };
-/// Query rows of a box that is added to dQ: those of a product.
-inline constexpr int sum_rows = 64;
+/// Query rows of a box that is added to dQ: those of a warp.
+inline constexpr int sum_rows = 16;
 
 /// By padded head dims.
 [[nodiscard]] constexpr KeyTile key_tile(int dk, int dv) {
