@@ -26,36 +26,45 @@ __device__ __forceinline__ void multiply_rounded(float (&sum)[columns / 2],
                                                             rows.step<Major::mn, S::step_rows>(k), true);
 }
 
-/// S^T becomes P^T: columns are query rows.
-template <int rows>
-__device__ __forceinline__ void probabilities(float (&s)[rows / 2], const float* lse, float scale_log2) {
+/// Scores of a thread by pairs of neighbouring query rows, which are columns of S^T and dP^T:
+/// body(number of the pair, x, y, what `of` holds of their rows).
+template <int rows, class Body>
+__device__ __forceinline__ void each_pair(float (&s)[rows / 2], const float* of, const Body& body) {
   const int first = 2 * (lane_of_warp() & 3);
 #pragma unroll
   for (int n = 0; n < rows / 8; ++n) {
-    const float2 of = *reinterpret_cast<const float2*>(lse + 8 * n + first);
+    const float2 of_rows = *reinterpret_cast<const float2*>(of + 8 * n + first);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float &x = s[4 * n + 2 * h], &y = s[4 * n + 2 * h + 1];
-      x = exp2_fast(__fmaf_rn(x, scale_log2, -of.x));
-      y = exp2_fast(__fmaf_rn(y, scale_log2, -of.y));
-    }
+    for (int h = 0; h < 2; ++h) body(2 * n + h, s[4 * n + 2 * h], s[4 * n + 2 * h + 1], of_rows);
   }
+}
+/// S^T becomes P^T.
+template <int rows>
+__device__ __forceinline__ void probabilities(float (&s)[rows / 2], const float* lse, float scale_log2) {
+  each_pair<rows>(s, lse, [&](int, float& x, float& y, float2 of) {
+    x = exp2_fast(__fmaf_rn(x, scale_log2, -of.x));
+    y = exp2_fast(__fmaf_rn(y, scale_log2, -of.y));
+  });
+}
+/// tanh(S^T / softcap) becomes P^T times the slope of the softcap, and P^T rounded.
+template <class T, int rows>
+__device__ __forceinline__ void capped_probabilities(std::uint32_t (&rounded)[rows / 4], float (&s)[rows / 2],
+                                                     const float* lse, float scale_log2) {
+  each_pair<rows>(s, lse, [&](int pair, float& x, float& y, float2 of) {
+    const float of_x = exp2_fast(__fmaf_rn(x, scale_log2, -of.x)),
+                of_y = exp2_fast(__fmaf_rn(y, scale_log2, -of.y));
+    rounded[pair] = pack<T>(of_x, of_y);
+    x = of_x * slope_of_cap(x), y = of_y * slope_of_cap(y);
+  });
 }
 /// dP^T becomes dS^T, times the scale.
 template <int rows>
 __device__ __forceinline__ void score_grads(float (&dp)[rows / 2], const float (&p)[rows / 2],
                                             const float* delta, float scale) {
-  const int first = 2 * (lane_of_warp() & 3);
-#pragma unroll
-  for (int n = 0; n < rows / 8; ++n) {
-    const float2 of = *reinterpret_cast<const float2*>(delta + 8 * n + first);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float &x = dp[4 * n + 2 * h], &y = dp[4 * n + 2 * h + 1];
-      x = p[4 * n + 2 * h] * __fmaf_rn(x, scale, -of.x);
-      y = p[4 * n + 2 * h + 1] * __fmaf_rn(y, scale, -of.y);
-    }
-  }
+  each_pair<rows>(dp, delta, [&](int pair, float& x, float& y, float2 of) {
+    x = p[2 * pair] * __fmaf_rn(x, scale, -of.x);
+    y = p[2 * pair + 1] * __fmaf_rn(y, scale, -of.y);
+  });
 }
 template <class T, int rows>
 __device__ __forceinline__ void round_scores(std::uint32_t (&to)[rows / 4], const float (&s)[rows / 2]) {
