@@ -47,30 +47,48 @@ __device__ __forceinline__ void multiply_rounded(float (&sum)[columns / 2],
                                                             rows.step<Major::mn, S::step_rows>(k), true);
 }
 
-/// body(score, value of its query row) of all scores of a thread: columns are query rows.
+/// Scores of a thread by pairs of neighbouring query rows, which are columns of S^T and dP^T:
+/// body(number of the pair, x, y, what `of` holds of their rows).
 template <int rows, class Body>
-__device__ __forceinline__ void each_score(const float* values, const Body& body) {
-  const auto* const fours = reinterpret_cast<const float4*>(values) + (lane_of_warp() & 3);
+__device__ __forceinline__ void each_pair(float (&s)[rows / 2], const float* of, const Body& body) {
+  const auto* const fours = reinterpret_cast<const float4*>(of) + (lane_of_warp() & 3);
 #pragma unroll
   for (int n = 0; n < rows / 8; n += 2) {
-    const float4 of = fours[2 * n];
+    const float4 of_rows = fours[2 * n];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int i = 4 * n + 2 * h;
-      body(i, of.x), body(i + 1, of.y), body(i + 4, of.z), body(i + 5, of.w);
+      body(2 * n + h, s[4 * n + 2 * h], s[4 * n + 2 * h + 1], float2{of_rows.x, of_rows.y});
+      body(2 * n + h + 2, s[4 * n + 2 * h + 4], s[4 * n + 2 * h + 5], float2{of_rows.z, of_rows.w});
     }
   }
 }
 /// S^T becomes P^T.
 template <int rows>
 __device__ __forceinline__ void probabilities(float (&s)[rows / 2], const float* lse, float scale_log2) {
-  each_score<rows>(lse, [&](int i, float of) { s[i] = exp2_fast(__fmaf_rn(s[i], scale_log2, -of)); });
+  each_pair<rows>(s, lse, [&](int, float& x, float& y, float2 of) {
+    x = exp2_fast(__fmaf_rn(x, scale_log2, -of.x));
+    y = exp2_fast(__fmaf_rn(y, scale_log2, -of.y));
+  });
+}
+/// tanh(S^T / softcap) becomes P^T times the slope of the softcap, and P^T rounded.
+template <class T, int rows>
+__device__ __forceinline__ void capped_probabilities(std::uint32_t (&rounded)[rows / 4], float (&s)[rows / 2],
+                                                     const float* lse, float scale_log2) {
+  each_pair<rows>(s, lse, [&](int pair, float& x, float& y, float2 of) {
+    const float of_x = exp2_fast(__fmaf_rn(x, scale_log2, -of.x)),
+                of_y = exp2_fast(__fmaf_rn(y, scale_log2, -of.y));
+    rounded[pair] = pack<T>(of_x, of_y);
+    x = of_x * slope_of_cap(x), y = of_y * slope_of_cap(y);
+  });
 }
 /// dP^T becomes dS^T, times the scale.
 template <int rows>
 __device__ __forceinline__ void score_grads(float (&dp)[rows / 2], const float (&p)[rows / 2],
                                             const float* delta, float scale) {
-  each_score<rows>(delta, [&](int i, float of) { dp[i] = p[i] * __fmaf_rn(dp[i], scale, -of); });
+  each_pair<rows>(dp, delta, [&](int pair, float& x, float& y, float2 of) {
+    x = p[2 * pair] * __fmaf_rn(x, scale, -of.x);
+    y = p[2 * pair + 1] * __fmaf_rn(y, scale, -of.y);
+  });
 }
 template <class T, int rows>
 __device__ __forceinline__ void round_scores(std::uint32_t (&to)[rows / 4], const float (&s)[rows / 2]) {
