@@ -6,6 +6,7 @@
 #include "ptx.cuh"
 
 #include <cstddef>
+#include <type_traits>
 
 /// Blocks of threads that stay on their multiprocessor and claim one piece of work after the other.
 namespace usp::kernels::hopper {
@@ -80,6 +81,21 @@ __device__ __forceinline__ void share_block(const Shared& shared, const Prepare&
     grow_registers<232>();
     compute(warpgroup - 1);
   }
+}
+
+/// Calls launch(element type, whether there is a softcap), the types as values.
+template <class Launch>
+void launch_variant(const CommonParams& p, DType io, const Launch& launch) {
+  const auto launch_type = [&](auto type) {
+    if (p.softcap_factor != 0)
+      launch(type, std::true_type{});
+    else
+      launch(type, std::false_type{});
+  };
+  if (io == DType::bf16)
+    launch_type(Bf16{});
+  else
+    launch_type(Fp16{});
 }
 
 /// As many blocks as stay on the GPU at once.

@@ -283,6 +283,7 @@ __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardSha
       arrive_of_warp(shared.k_empty(k_ring.place));
       k_ring.advance();
       if (tiles == 1) arrive_of_warp(shared.q_empty(q_ring.place));
+      if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
       if (mask.masked) hide<S::keys>(s, mask);
       rescale_sums<S>(rows.o, softmax<S>(s, rows.top, rows.sum, p.scale_log2));
       round_probabilities<S>(probabilities, s);
@@ -303,6 +304,7 @@ __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardSha
         arrive_of_warp(shared.k_empty(k_ring.place));
         k_ring.advance();
         if (tile + 1 == tiles) arrive_of_warp(shared.q_empty(q_ring.place));
+        if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
         if (mask.masked) hide<S::keys>(s, mask);
         const Rescale rescale = softmax<S>(s, rows.top, rows.sum, p.scale_log2);
         products_wait<0>();
@@ -355,12 +357,14 @@ void launch_forward_of(const ForwardParams& p, cudaStream_t stream) {
                                                                         "hopper attention forward");
 }
 
-template <int Dk, int Dv, int keys, int q_buffers, bool turns>
+/// Keys of a tile, without a softcap and with one, as forward_tile() says.
+template <int Dk, int Dv, int keys, int q_buffers, bool turns, int softcap_keys = keys>
 void launch_forward_as(const ForwardParams& p, DType io, cudaStream_t stream) {
-  if (io == DType::bf16)
-    launch_forward_of<ForwardShape<Bf16, Dk, Dv, keys, q_buffers, turns>>(p, stream);
-  else
-    launch_forward_of<ForwardShape<Fp16, Dk, Dv, keys, q_buffers, turns>>(p, stream);
+  launch_variant(p, io, [&](auto type, auto softcap) {
+    constexpr bool capped = decltype(softcap)::value;
+    using S = ForwardShape<decltype(type), Dk, Dv, capped ? softcap_keys : keys, q_buffers, turns, capped>;
+    launch_forward_of<S>(p, stream);
+  });
 }
 
 }  // namespace usp::kernels::hopper

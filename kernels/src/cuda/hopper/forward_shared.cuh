@@ -6,11 +6,11 @@
 /// Shared memory of the forward kernel: who waits for whom.
 namespace usp::kernels::hopper {
 
-template <class T_, int Dk_, int Dv_, int keys_, int q_buffers_, bool turns_>
+template <class T_, int Dk_, int Dv_, int keys_, int q_buffers_, bool turns_, bool softcap_>
 struct ForwardShape {
   using T = T_;
   static constexpr int Dk = Dk_, Dv = Dv_, keys = keys_, q_buffers = q_buffers_, stages = 2, claim_slots = 2;
-  static constexpr bool turns = turns_;
+  static constexpr bool turns = turns_, softcap = softcap_;
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), consumer_warps = 4 * consumers;
   static constexpr int q_bytes = query_rows * Dk * 2, k_bytes = keys * Dk * 2, v_bytes = keys * Dv * 2;
 };

@@ -43,7 +43,8 @@ struct CommonParams {
   int kv_begin = 0;               ///< KV heads of the call
   int q_head_begin = 0;           ///< of the view
   int dv = 0;
-  float scale_log2 = 1;
+  float scale_log2 = 1;      ///< of scores, or of those that a softcap has made tanh(score / softcap)
+  float softcap_factor = 0;  ///< 2 log2(e) scale / softcap; 0: there is none
   bool overwrite = false;
   Strided lse;
   int device = 0, multiprocessors = 1;

@@ -108,12 +108,16 @@ struct RowTerms {
   return terms;
 }
 
-/// S becomes P: columns are keys.
-template <int keys>
+/// S becomes P, times the slope of a softcap: columns are keys.
+template <int keys, bool softcap>
 __device__ __forceinline__ void row_probabilities(float (&s)[keys / 2], const RowTerms& of,
                                                   float scale_log2) {
 #pragma unroll
-  for (int i = 0; i < keys / 2; ++i) s[i] = exp2_fast(__fmaf_rn(s[i], scale_log2, -of.lse[(i >> 1) & 1]));
+  for (int i = 0; i < keys / 2; ++i) {
+    const float slope = softcap ? slope_of_cap(s[i]) : 1.f;
+    s[i] = exp2_fast(__fmaf_rn(s[i], scale_log2, -of.lse[(i >> 1) & 1]));
+    if (softcap) s[i] *= slope;
+  }
 }
 /// dP becomes dS, times the scale.
 template <int keys>
@@ -202,8 +206,9 @@ __device__ __forceinline__ void compute(const QueryGradParams& p, const QueryGra
         const TileMask mask = read_mask(shared, ks.place, row_of_tile());
         products_wait<1>();
         if (tile > 0) arrive_of_warp(shared.k_empty(before));
-        if (mask.masked) hide<keys>(s, mask);
-        row_probabilities<keys>(s, terms, p.scale_log2);
+        if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
+        if (mask.masked) hide<keys>(s, mask, hidden_score<S::softcap>());
+        row_probabilities<keys, S::softcap>(s, terms, p.scale_log2);
         products_wait<0>();
         arrive_of_warp(shared.v_empty(vs.place));
         vs.advance();
@@ -261,10 +266,10 @@ void launch_query_grad_of(const QueryGradParams& p, cudaStream_t stream) {
 /// Keys of a tile, and how many tiles are held.
 template <int Dk, int Dv, int keys, int stages>
 void launch_query_grad_as(const QueryGradParams& p, DType io, cudaStream_t stream) {
-  if (io == DType::bf16)
-    launch_query_grad_of<QueryGradShape<Bf16, Dk, Dv, keys, stages>>(p, stream);
-  else
-    launch_query_grad_of<QueryGradShape<Fp16, Dk, Dv, keys, stages>>(p, stream);
+  launch_variant(p, io, [&](auto type, auto softcap) {
+    launch_query_grad_of<QueryGradShape<decltype(type), Dk, Dv, keys, stages, decltype(softcap)::value>>(
+        p, stream);
+  });
 }
 
 }  // namespace usp::kernels::hopper
