@@ -86,6 +86,13 @@ void add_call_flags(const Verb& verb, CallFlags& flags) {
       parse_window);
 }
 
+void note_guessed_type(DType dtype, const Calibration& calibration, const Invocation& invocation) {
+  const i64 element_bytes = bytes_of(dtype);
+  if (element_bytes > 2 && element_bytes != calibration.kernel.data().element_bytes)
+    note(invocation,
+         "times of " + std::string(word_of(dtype)) + " are a guess: no kernel of that type is calibrated");
+}
+
 void add_backend_flag(const Verb& verb, std::optional<Backend>& backend) {
   FlagGroup(verb, "Attention")
       .word("--backend", backend,

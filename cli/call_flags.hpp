@@ -3,6 +3,7 @@
 
 #include "workload_flags.hpp"
 
+#include "usp/planner/calibration.hpp"
 #include "usp/schedule/plan.hpp"
 #include "usp/schedule/words.hpp"
 
@@ -40,6 +41,8 @@ struct CallFlags {
 
 /// Adds the group "Attention".
 void add_call_flags(const Verb& verb, CallFlags& flags);
+/// Notes that no kernel of a call's type was measured.
+void note_guessed_type(DType dtype, const Calibration& calibration, const Invocation& invocation);
 /// Adds --backend to it.
 void add_backend_flag(const Verb& verb, std::optional<Backend>& backend);
 

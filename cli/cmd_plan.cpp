@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call_flags.hpp"
 #include "flag_effects.hpp"
+#include "price_command.hpp"
 #include "progress.hpp"
 #include "step_flags.hpp"
 
@@ -252,17 +253,20 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
                   : calibration_or_sheet(cluster, flags.search.cluster.calibration, note_sink(invocation));
   if (!request.backend.value_or(Backend{})->on_gpu) check_transport(flags.search.execution, cluster);
   note_void_p2p(flags.search.cluster, cluster, calibration, invocation);
-  const i64 element_bytes = bytes_of(request.shape.dtype);
-  if (element_bytes > 2 && element_bytes != calibration.kernel.data().element_bytes)
-    note(invocation, "times of " + std::string(word_of(request.shape.dtype)) +
-                         " are a guess: no kernel of that type is calibrated");
+  note_guessed_type(request.shape.dtype, calibration, invocation);
   request.cluster = &cluster;
   request.calibration = &calibration;
   const AttentionResult result = with_progress(invocation, request, [&] { return plan_attention(request); });
   if (!flags.output.empty()) write_file(flags.output, write_plan(make_plan_file(request, result.best())));
   if (flags.output == "-") return;
   if (!flags.output.empty()) note(invocation, "wrote " + flags.output);
-  std::cout << (invocation.json ? attention_result_json(request, result) : attention_text(request, result));
+  if (invocation.json) {
+    std::cout << attention_result_json(request, result);
+    return;
+  }
+  const std::string command = price_command(verb, result.best());
+  std::cout << attention_text(request, result)
+            << (command.empty() ? "" : fmt::format("\nto price this layout by itself\n  {}\n", command));
 }
 
 void register_call(CLI::App& plan, Invocation& invocation) {

@@ -6,6 +6,8 @@
 
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/price_report.hpp"
+#include "usp/planner/step_input.hpp"
+#include "usp/schedule/generate.hpp"
 
 #include <iostream>
 #include <memory>
@@ -37,9 +39,12 @@ void price(const PriceFlags& flags, const Invocation& invocation) {
   const topology::Cluster cluster = load_cluster(flags.cluster, invocation);
   check_transport(flags.execution, cluster);
   check_call(call, cluster);
-  const Calibration calibration = calibration_of(cluster, flags.cluster.calibration);
+  const Calibration calibration =
+      calibration_or_sheet(cluster, flags.cluster.calibration, note_sink(invocation));
   note_void_p2p(flags.cluster, cluster, calibration, invocation);
+  note_guessed_type(call.plan.shape.dtype, calibration, invocation);
   call.plan.backend = flags.backend ? *flags.backend : fastest_backend(cluster, calibration, call);
+  call.plan.split_own_block = schedule::splits_own_block(call.plan);  // some backends take no half of a group
   const PriceReport report = price_call(cluster, calibration, call);
   std::cout << (invocation.json ? price_json(report) : price_text(report));
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "arguments.hpp"
 #include "progress.hpp"
 #include "step_flags.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
-#include "usp/base/shell.hpp"
 #include "usp/planner/report.hpp"
 
 #include <iostream>
@@ -23,22 +23,7 @@ struct ReportFlags {
 /// The verb's flags as `usp plan` takes them: all but those of the report itself.
 std::string plan_arguments(const CLI::App& verb) {
   const std::set<std::string> of_report = {"--output", "--json", "--quiet", "--color", "--top"};
-  std::string text;
-  const auto add = [&](const std::string& word) { text += (text.empty() ? "" : " ") + shell_word(word); };
-  for (const CLI::Option* option : verb.get_options()) {
-    if (option->count() == 0) continue;
-    if (option->get_positional()) {
-      for (const std::string& value : option->results()) add(value);
-      continue;
-    }
-    if (of_report.count(option->get_name(false, false)) > 0) continue;
-    if (option->get_items_expected_max() == 0) {
-      add(option->get_name());
-      continue;
-    }
-    for (const std::string& value : option->results()) add(option->get_name()), add(value);
-  }
-  return text;
+  return arguments_of(verb, [&](const std::string& name) { return of_report.count(name) == 0; });
 }
 
 void write_report(const ReportFlags& flags, const CLI::App& verb, const Invocation& invocation) {

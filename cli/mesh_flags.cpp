@@ -56,13 +56,12 @@ void add_schedule_flags(FlagGroup& group, Constraints& fixed, bool has_defaults)
       "gain has not been measured)");
 }
 
-/// Throws UsageError for --gated beside a method of other blocks.
-void check_gated(bool gated, Method method) {
-  if (!gated || method->joins_remote_blocks) return;
-  throw UsageError(fmt::format(
-      "--gated needs blocks that come straight from their owners to memory which holds them all; --method {} "
-      "attends one after another in slots that are filled again",
-      word_of(method)));
+/// Throws UsageError for choices that no layout has together.
+void check_choices(const Constraints& fixed, std::optional<int> ring) {
+  if (const std::string why = return_refused(fixed); !why.empty()) throw UsageError("--dkv-return: " + why);
+  // Of several degrees the planner takes those that are long enough.
+  if (const std::string why = gates_refused(fixed, {1, ring.value_or(2), 1}); !why.empty())
+    throw UsageError("--gated " + why);
 }
 
 /// Throws UsageError for an inner ring that does not cut the ring.
@@ -87,9 +86,6 @@ void check_method(const AttentionPlan& plan, bool cut) {
     throw UsageError(fmt::format(
         "--method {} cuts its ring into an outer and an inner one; give --ring-inner, a divisor of --ring {}",
         plan.method->word, plan.mesh.ring()));
-  if (!plan.method->partials_travel && plan.dkv_return == DkvReturn::cycle)
-    throw UsageError("--dkv-return cycle follows the hops of a ring; --method " +
-                     std::string(word_of(plan.method)) + " has none");
 }
 
 }  // namespace
@@ -120,7 +116,7 @@ void check_mesh(const MeshFlags& flags, bool forward_only, SweptDegrees swept) {
                                      {"--dkv-return", fixed.dkv_return.has_value()},
                                      {"--prune", flags.prune},
                                      {"--gated", fixed.gated}});
-  if (fixed.method) check_gated(fixed.gated, *fixed.method);
+  check_choices(fixed, swept.ring ? std::nullopt : fixed.ring);
   if (fixed.order && !swept.ring && !swept.ulysses) refuse_order_of_one_axis(fixed.ring, fixed.ulysses);
   refuse_without_backward(forward_only, {{"--dkv-return", fixed.dkv_return.has_value()}});
 }
@@ -138,8 +134,10 @@ void set_layout(const MeshFlags& flags, AttentionPlan& plan) {
   check_method(plan, inner != rows);
   plan.head_chunks = fixed.head_chunks.value_or(1);
   plan.prune = flags.prune;
-  check_gated(fixed.gated, plan.method);
   plan.gated = fixed.gated;
+  Constraints stated = fixed;
+  stated.method = plan.method;
+  check_choices(stated, rows);
   plan.split_own_block = schedule::splits_own_block(plan);
 }
 

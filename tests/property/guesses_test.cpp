@@ -117,6 +117,26 @@ TEST(Guesses, NoneDecidesSilently) {
   EXPECT_GT(varied_plans, 20);
 }
 
+TEST(Guesses, MeasurementsAreOfTheMachine) {
+  const Mesh ring{1, 8, 1}, ulysses{1, 1, 8};
+  const auto kernels = [&](const topology::Cluster& cluster) {
+    return measurement_of(Doubt::Of::kernels, cluster, DType::bf16, ring, ulysses);
+  };
+  EXPECT_EQ(kernels(topology::compose({.source = "dgx-h100"})), "usp bench plan.json --gpu --repeat 20");
+  EXPECT_NE(kernels(topology::compose({.source = "mi300x"})).find("no kernels of usp run there"),
+            std::string::npos);
+  const topology::Cluster threads = thread_cluster(4);
+  for (const Doubt::Of of : {Doubt::Of::kernels, Doubt::Of::links, Doubt::Of::sockets})
+    EXPECT_EQ(measurement_of(of, threads, DType::fp32, ring, ulysses),
+              host_measurement(threads, DType::fp32));
+  AttentionPlan plan;
+  plan.shape.dtype = DType::fp32;
+  plan.mesh = {1, 2, 2};
+  EXPECT_EQ(exchange_measurements(threads, plan, {}),
+            std::vector<std::string>{host_measurement(threads, DType::fp32)});
+  EXPECT_EQ(exchange_measurements(topology::compose({.source = "dgx-h100"}), plan, {}).size(), 2U);
+}
+
 TEST(Guesses, HostsAreMeasuredWithTheTypeAndTheFilesOfTheCall) {
   topology::Cluster cluster;
   cluster.nodes.resize(1);

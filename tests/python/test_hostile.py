@@ -67,13 +67,14 @@ def sample():
 def test_planner():
     arguments = dict(model="llama-3.1-8b", cluster="dgx-h100", seq=65536, batch=1, documents=(), devices=8, nodes=1,
                      dtype="bf16", causal=True, training=True, recompute="none", zero_stage=3, ring=2, ulysses=4, data=1,
-                     tensor=1, method="ring", layout="zigzag", expert=None, pipeline=1, global_batch=None, objective=None,
+                     tensor=1, method="ring", layout="zigzag", gated=False, expert=None, pipeline=1, global_batch=None, objective=None,
                      device_bytes=None, calibration=None, max_candidates=1)
     refused = attack(usp.plan, arguments)
     assert all(refused.values()), refused
     arguments = dict(query_heads=8, kv_heads=8, head_dim=64, seq=4096, batch=1, cluster=None, ranks=2, nodes=None,
                      head_dim_v=None, causal=True, window=None, sink=False, softcap=None, dropout=0.0, documents=(),
-                     dtype="bf16", backend="cpu", training=True, calibration=None, max_candidates=1, ring=2)
+                     dtype="bf16", backend="cpu", training=True, calibration=None, max_candidates=1, ring=2,
+                     gated=False)
     refused = attack(usp.plan_attention, arguments)
     assert all(refused.values()), refused
     with pytest.raises(usp.UsageError, match="takes no 'rings'"):

@@ -89,6 +89,33 @@ def test_fixed_and_refused():
         usp.plan(**QUESTION, method="spiral")
 
 
+def test_gated(result):
+    assert not result.best.gated
+    found = usp.plan(**QUESTION, ring=2, gated=True)
+    assert found.best.gated and found.best.method == "all_gather_kv" and ", gated" in found.best.description
+    assert [cost.flag for cost in found.verdict.flag_costs].count("--gated") == 1
+    assert any(note.startswith("gates: this layout without them") for note in found.notes)
+    from usp_attention._plans import Recipe
+
+    assert found.best.recipe().gated and Recipe.of_plan_file(found.plan_file()).gated
+    assert "gated=True" in found.best.two_lines() and "gated" not in usp.plan(**QUESTION, ring=2).best.two_lines()
+    call = dict(query_heads=8, kv_heads=8, head_dim=64, seq=4096, ranks=4)
+    one = usp.plan_attention(**call, gated=True)
+    assert one.best.gated and ", gated" in one.best.description and not usp.plan_attention(**call, gated=False).best.gated
+    assert [r.reason for r in one.rejected] == ["gated attention is for rings of more than one rank: nothing arrives on "
+                                                "ring 1"]
+    for fixed, why in ((dict(ring=1), "/fixed/gated': has no effect: /fixed/ring is 1"),
+                       (dict(method="ring"), "/fixed/gated': needs blocks that come straight"),
+                       (dict(dkv_return="cycle"), "/fixed/gated': is not for dkv_return cycle"),
+                       (dict(method="all_gather_kv", dkv_return="cycle"), "/fixed/dkv_return': dkv_return cycle follows")):
+        with pytest.raises(usp.InvalidInput, match=why):
+            usp.plan_attention(**call, **fixed, gated=True)
+    with pytest.raises(usp.InvalidInput, match="/fixed/gated': needs blocks"):
+        usp.plan(**QUESTION, method="ring", gated=True)
+    with pytest.raises(usp.Infeasible, match="gated attention is for rings of more than one rank"):
+        usp.plan_attention(**call, ulysses=4, gated=True)
+
+
 def test_notebook_and_two_lines(result):
     page = result._repr_html_()
     assert result.best.description in page and page.count("<tr>") == 1 + min(10, len(result.candidates))

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which backend plans a call whose request names none.
+#include "usp/base/error.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/plan_print.hpp"
+#include "usp/planner/price_report.hpp"
+#include "usp/planner/step_input.hpp"
 #include "usp/topology/compose.hpp"
 #include "usp/topology/devices.hpp"
 
@@ -27,7 +30,7 @@ struct Question {
     topology::ClusterRequest asked;
     asked.source = source;
     cluster = topology::compose(asked);
-    calibration = calibration_of(cluster, calibration_name);
+    calibration = calibration_or_sheet(cluster, calibration_name, [](const std::string&) {});
     request.cluster = &cluster;
     request.calibration = &calibration;
     request.shape = {1, 16384, 16384, 16, 16, 128, 128, DType::bf16};
@@ -52,6 +55,16 @@ struct Question {
   Question(const Question&) = delete;
   Question& operator=(const Question&) = delete;
   [[nodiscard]] AttentionResult answer() const { return plan_attention(request); }
+  /// The same call, laid out as a ring of two.
+  [[nodiscard]] PriceReport priced(Backend backend) const {
+    AttentionCall call;
+    call.plan.shape = request.shape;
+    call.plan.band = request.band;
+    call.plan.mesh = {1, 2, 1};
+    call.plan.backend = backend;
+    call.documents = request.documents;
+    return price_call(cluster, calibration, call);
+  }
 };
 
 const BackendPrice& price_of(const AttentionResult& result, Backend backend) {
@@ -195,12 +208,84 @@ TEST(BackendChoice, CardsOfOtherGenerationsAndVendorsRunNoBackendOfThisOne) {
                 std::string::npos)
           << price.objection;
     EXPECT_TRUE(says(result.notes, "no backend of GPUs takes this call there (mma: it is for"));
+    const std::string text = attention_text(elsewhere.request, result);
+    ASSERT_EQ(result.backends.size(), 4U);
+    for (const BackendPrice& price : result.backends)
+      EXPECT_NE(text.find("not " + std::string(word_of(price.backend)) + ": " + price.objection),
+                std::string::npos)
+          << text;
   }
+}
+
+/// A backend that the cards do not run is refused wherever it is asked for; of cards that are not known it is
+/// said.
+TEST(BackendChoice, ABackendOfOtherCardsIsRefusedByNameInPlanAndPrice) {
+  const auto problem = [](const auto& ask) -> std::pair<std::string, std::vector<std::string>> {
+    try {
+      ask();
+    } catch (const Infeasible& error) {
+      return {error.what(), error.remedies()};
+    }
+    return {};
+  };
+  const auto asked = [&](Question& question, Backend backend) {
+    question.request.backend = backend;
+    auto plan = problem([&] { (void)question.answer(); });
+    const auto price = problem([&] { (void)question.priced(backend); });
+    EXPECT_EQ(plan, price);
+    return plan;
+  };
   Question ampere("h200_sxm-pair", "dgx-a100");
-  ampere.request.backend = Backend::hopper_cudnn;
-  EXPECT_TRUE(says(ampere.answer().notes,
-                   "a100-sxm is ampere; its forward goes to mma there, its backward to cudnn"));
-  EXPECT_EQ(ampere.seconds_of(Backend::hopper_cudnn).first, ampere.seconds_of(Backend::mma).first);
+  for (const Backend backend : {Backend::hopper, Backend::hopper_cudnn}) {
+    const auto [why, remedies] = asked(ampere, backend);
+    EXPECT_NE(why.find(std::string("backend ") + std::string(word_of(backend)) +
+                       ": it is for hopper cards, and a100-sxm is ampere"),
+              std::string::npos)
+        << why;
+    ASSERT_FALSE(remedies.empty());
+    EXPECT_EQ(remedies.front(), "--backend mma or cudnn");
+  }
+  EXPECT_EQ(asked(ampere, Backend::mma).first, "");
+  Question amd("", "mi300x");
+  const auto [why, remedies] = asked(amd, Backend::mma);
+  EXPECT_NE(why.find("mi300x is cdna3"), std::string::npos) << why;
+  ASSERT_FALSE(remedies.empty());
+  EXPECT_EQ(remedies.front().rfind("no --backend", 0), 0U);
+  amd.cluster.specs.front().generation.clear();
+  EXPECT_EQ(asked(amd, Backend::mma).first, "");
+  const std::string unknown =
+      "the generation of mi300x is not known: name it with --device, or in the cluster file; it is priced as "
+      "if it ran there";
+  EXPECT_TRUE(says(amd.answer().notes, unknown));
+  EXPECT_TRUE(says(amd.priced(Backend::mma).notes, unknown));
+}
+
+/// What the host computes is priced as GPUs: plan and price say it in the same words.
+TEST(BackendChoice, ThePriceOfTheHostsBackendSaysWhoseItIs) {
+  Question question("");
+  const AttentionResult plan = question.answer();
+  ASSERT_EQ(plan.best().plan.backend, Backend::cpu);
+  const PriceReport price = question.priced(Backend::cpu);
+  EXPECT_TRUE(says(plan.notes, "the times say nothing about a host; backend mma or"));
+  for (const std::string& note : plan.notes) {
+    const bool whose = note.find("say nothing about a host") != std::string::npos;
+    EXPECT_TRUE(!whose || says(price.notes, note)) << note;
+  }
+  EXPECT_FALSE(says(question.priced(Backend::mma).notes, "say nothing about a host"));
+}
+
+/// The only measured backend is named where it does not take the call.
+TEST(BackendChoice, OneMeasuredBackendThatIsNotTakenSaysWhy) {
+  Question question("h200_sxm-pair");
+  question.calibration.other_kernels.clear();
+  EXPECT_TRUE(question.answer().backends.empty());  // it is chosen
+  question.request.score.softcap = 30;
+  const AttentionResult result = question.answer();
+  EXPECT_EQ(result.best().plan.backend, Backend::cpu);
+  ASSERT_EQ(result.backends.size(), 1U);
+  EXPECT_NE(
+      attention_text(question.request, result).find("not cudnn: the cuDNN backend does not support softcap"),
+      std::string::npos);
 }
 
 TEST(BackendChoice, WhereNoneIsTakenTheNoteNamesThoseThatCould) {

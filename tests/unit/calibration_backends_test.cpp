@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <optional>
 #include <string>
 
 namespace usp {
@@ -122,19 +123,30 @@ TEST(CalibrationBackends, BackendsThatAreNotMeasuredByThemselvesAreRefused) {
   refused(good, "\"class\": \"nvswitch\"", "\"class\": \"host\"", "cudnn computes on GPUs");
 }
 
-/// One GPU has no peers: other links of its class lend their curves, as where only the rate differs.
+/// One GPU has no peers: other links of its class lend their curves, as where only the rate differs, whether
+/// the calibration says that it is of this cluster or not, and of which class its links are or not.
 TEST(CalibrationBackends, KernelsWithoutTransfersBorrowTheCurvesOfTheirLinks) {
   ThreeBackends h200;
-  h200.content.cluster = "one card";
+  const std::string own = h200.cluster.name;
   h200.content.collectives.clear();
   h200.content.point_to_point.clear();
   const std::string file = ::testing::TempDir() + "kernels_alone.json";
-  std::ofstream(file) << write_calibration(h200.content);
-  const Calibration calibration = calibration_of(h200.cluster, file);
-  EXPECT_TRUE(calibration.comm.has(Collective::alltoall));
-  EXPECT_NE(calibration.link_lender, "");
-  EXPECT_GT(calibration.link_band, 0);
-  EXPECT_TRUE(calibration.measured(Backend::hopper_cudnn));
+  std::optional<double> seconds;
+  for (const std::string& cluster : {std::string("one card"), std::string(), own})
+    for (const bool links : {true, false}) {
+      CalibrationFile content = h200.content;
+      content.cluster = cluster;
+      if (!links) content.links.reset();
+      std::ofstream(file) << write_calibration(content);
+      const Calibration calibration = calibration_of(h200.cluster, file);
+      ASSERT_TRUE(calibration.comm.has(Collective::alltoall)) << cluster << links;
+      EXPECT_NE(calibration.link_lender, "");
+      EXPECT_GT(calibration.link_band, 0);
+      EXPECT_TRUE(calibration.measured(Backend::hopper_cudnn));
+      const double time = calibration.comm.time(Collective::alltoall, 8, 1 << 26).seconds;
+      EXPECT_EQ(time, seconds.value_or(time)) << cluster << links;
+      seconds = time;
+    }
 }
 
 }  // namespace

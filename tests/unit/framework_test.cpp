@@ -146,6 +146,19 @@ TEST(ExportPlan, TakesTheFastestElse) {
   EXPECT_NE(moved, titan.differences.end());
 }
 
+TEST(ExportPlan, TextNamesWhatIsImpossibleAsJsonDoes) {
+  const Planned planned(16, 1);
+  ExportRequest asked;
+  asked.plan = &planned.plan;
+  ExportedPlan exported = planned.to("megatron");
+  exported.impossible = {"ulysses: 32 ranks are more than its 8 heads"};
+  for (const bool some : {true, false}) {
+    if (!some) exported.modes.clear();
+    EXPECT_NE(export_text(asked, exported).find(exported.impossible.front()), std::string::npos) << some;
+    EXPECT_NE(export_json(asked, exported).find(exported.impossible.front()), std::string::npos) << some;
+  }
+}
+
 TEST(ExportPlan, FindsTheShippedClusterByItsDigest) {
   const Planned planned(2, 8);
   const auto found = cluster_of_plan(planned.plan);

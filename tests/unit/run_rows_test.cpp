@@ -63,6 +63,12 @@ TEST(RunRows, RunsThatTellNothingAreRefusedWithTheKey) {
       {"/request/dry_run", true, "/request/dry_run"},
       {"/request/debug_nan", true, "/request/debug_nan"},
       {"/request/deterministic", true, "/request/deterministic"},
+      {"/request/device", "cuda", "/request/device"},
+      {"/request/device", "tpu", "/request/device"},
+      {"/request/kernel", "reference", "/request/kernel"},
+      {"/request/kernel", "mma", "/request/kernel"},
+      {"/request/devices", Json::array({0}), "/request/devices"},
+      {"/request/ring_transport", "nccl", "/request/ring_transport"},
       {"/verdict", "wrong", "/verdict"},
       {"/verdict", "ok", "/verdict"},
       {"/ok", false, "/ok"},
@@ -87,6 +93,84 @@ TEST(RunRows, RunsThatTellNothingAreRefusedWithTheKey) {
       EXPECT_EQ(error.where().token, named);
     }
   }
+}
+
+TEST(RunRows, ARunIsOfTheHardwareThatItsRequestNames) {
+  const PlanFile plan = plan_of_two();
+  Json run = run_of(plan);
+  run["request"]["device"] = run["request"]["kernel"] = "cpu";
+  run["kernel"] = "cpu-avx512";
+  EXPECT_NO_THROW(static_cast<void>(run_rows(run.dump(), "run", plan)));
+  run["request"]["device"] = "cuda";
+  run["request"]["kernel"] = run["kernel"] = "mma";
+  run["request"]["devices"] = {2, 3};
+  run["request"]["ring_transport"] = "copy_engine";
+  run["devices"] = {"2 NVIDIA H200", "3 NVIDIA H200"};
+  const auto rows = run_rows(run.dump(), "run", plan);
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0].transport, Transport::copy_engine);
+  const auto faulty = [&](const Json& of, const char* key) {
+    try {
+      static_cast<void>(run_rows(of.dump(), "run", plan));
+      ADD_FAILURE() << key << " is taken";
+    } catch (const InvalidInput& error) {
+      EXPECT_EQ(error.where().token, key) << error.what();
+    }
+  };
+  Json other = run;
+  other["devices"][1] = "31 NVIDIA H200";
+  faulty(other, "/devices/1");
+  other = run;
+  other["request"]["device"] = "cpu";
+  faulty(other, "/request/device");
+  other = run;
+  other["request"]["kernel"] = "hopper";
+  faulty(other, "/request/kernel");
+}
+
+/// Errors about a row name what its file has: a column and a line of a table, a key of a run.
+TEST(RunRows, RowsKnowTheirKeys) {
+  const PlanFile plan = plan_of_two();
+  Json run = run_of(plan);
+  const auto key = [&](const char* column) {
+    const Where where = location_of(run_rows(run.dump(), "run", plan).front(), "run", column);
+    EXPECT_EQ(where.line, 0);
+    return where.token;
+  };
+  EXPECT_EQ(key("iters_per_s"), "/passes/forward/time_s");
+  EXPECT_EQ(key("direction"), "/passes/forward");
+  EXPECT_EQ(key("backend"), "/kernel");
+  EXPECT_EQ(key("world"), "/ranks");
+  EXPECT_EQ(key("ring"), "/mesh/ring");
+  EXPECT_EQ(key("dtype"), "/dtype");
+  EXPECT_EQ(key("heads"), "/request/plan_digest");
+  run["passes"] = Json::array({{{"pass", "backward"}, {"time_s", 2e-3}}});
+  run.erase("dtype");
+  EXPECT_EQ(key("iters_per_s"), "/passes/0/time_s");
+  EXPECT_EQ(key("dtype"), "/request/plan_digest");
+  ScoreRow row;
+  row.line = 7;
+  EXPECT_EQ(location_of(row, "table", "iters_per_s").line, 7);
+  EXPECT_EQ(location_of(row, "table", "iters_per_s").token, "iters_per_s");
+}
+
+TEST(RunRows, CallsThatRowsDoNotDescribeAreRefused) {
+  const auto problem = [](const auto& change) -> std::string {
+    PlanFile plan = plan_of_two();
+    change(plan.layers.front().plan);
+    try {
+      static_cast<void>(run_rows(run_of(plan).dump(), "run", plan));
+    } catch (const InvalidInput& error) {
+      return error.problem();
+    }
+    return "";
+  };
+  EXPECT_EQ(problem([](AttentionPlan&) {}), "");
+  EXPECT_NE(problem([](AttentionPlan& p) { p.head_chunks = 2; }).find("head chunks"), std::string::npos);
+  EXPECT_NE(problem([](AttentionPlan& p) { p.sink = true; }).find("sinks"), std::string::npos);
+  EXPECT_NE(problem([](AttentionPlan& p) { p.score.softcap = 30; }).find("rules of scores"),
+            std::string::npos);
+  EXPECT_NE(problem([](AttentionPlan& p) { p.prune = true; }).find("pruned"), std::string::npos);
 }
 
 TEST(RunRows, OtherKernelsAndOtherDevicesSayNothingOfACalibration) {

@@ -61,7 +61,7 @@ ScoreRow with_backend(ScoreRow row, const CalibrationFile& content, const std::s
   }
   if (row.library != ScoreRow::Library::usp)
     throw InvalidInput(
-        {file, row.line, "library"},
+        location_of(row, file, "library"),
         fmt::format("the row was computed by the kernels of another library, and calibration {} "
                     "measured backends of this runtime; give rows of library usp",
                     content.name));
@@ -76,6 +76,17 @@ std::string measured_words(const CalibrationFile& content) {
   return words;
 }
 
+/// A calibration is of hosts or of GPUs: rows of the other tell nothing of it.
+std::string unmeasured_remedy(Backend backend, const CalibrationFile& content) {
+  const bool of_host = content.links && content.links->link_class == host_links;
+  if (of_host == backend->on_gpu)
+    return fmt::format("leave out what {} computed: the calibration is of {}",
+                       backend->on_gpu ? "GPUs" : "hosts", of_host ? "the cores of hosts" : "GPUs");
+  return of_host
+             ? fmt::format("measure them on this machine with usp calibrate --backend {}", word_of(backend))
+             : std::string("measure them on this machine with usp calibrate --device cuda");
+}
+
 /// The backend whose kernels computed a pass of a row: its own, or what that leaves the call to.
 std::string computing_backend(const ScoreRow& row, Pass pass, const CalibrationFile& content,
                               const topology::Cluster& cluster, const std::string& file) {
@@ -87,17 +98,15 @@ std::string computing_backend(const ScoreRow& row, Pass pass, const CalibrationF
   plan.backend = cards.computing(plan, pass, heads);
   if (const auto why = schedule::unsupported_reason(plan, pass, heads);
       why != schedule::UnsupportedReason::none)
-    throw InvalidInput({file, row.line, "backend"},
+    throw InvalidInput(location_of(row, file, "backend"),
                        fmt::format("no backend that {} leaves the call to takes it: {}",
                                    word_of(*row.backend), schedule::text_of(why, plan.backend)));
   if (surface_of(content, word_of(plan.backend)) == nullptr)
     throw InvalidInput(
-        {file, row.line, "backend"},
-        fmt::format(
-            "{} was computed by {}, whose kernels calibration {} did not measure (it has {}); measure "
-            "them with usp calibrate --backend {}",
-            word_of(pass), word_of(plan.backend), content.name, measured_words(content),
-            word_of(plan.backend)));
+        location_of(row, file, "backend"),
+        fmt::format("{} was computed by {}, whose kernels calibration {} did not measure (it has {}); {}",
+                    word_of(pass), word_of(plan.backend), content.name, measured_words(content),
+                    unmeasured_remedy(plan.backend, content)));
   return std::string(word_of(plan.backend));
 }
 
@@ -106,7 +115,7 @@ std::string corrected_backend(const ScoreRow& row, const std::vector<std::string
                               const std::string& file) {
   if (of_passes.front() != of_passes.back())
     throw InvalidInput(
-        {file, row.line, "direction"},
+        location_of(row, file, "direction"),
         fmt::format("forward was computed by {} and backward by {}: the time of both does not tell "
                     "which of them it is of; give rows of one pass",
                     of_passes.front(), of_passes.back()));
@@ -123,7 +132,7 @@ void check_type(const ScoreRow& row, const AttentionSurface& surface, const std:
   const i64 bytes = bytes_of(score_plan(row, file).shape.dtype);
   if (bytes != surface.data.element_bytes)
     throw InvalidInput(
-        {file, row.line, "dtype"},
+        location_of(row, file, "dtype"),
         fmt::format("the row is of {} bytes per element, the calibration was measured with {}; "
                     "measure rows of its type",
                     bytes, surface.data.element_bytes));
@@ -132,14 +141,14 @@ void check_type(const ScoreRow& row, const AttentionSurface& surface, const std:
 Target target_of(const ScoreRow& row, const CalibrationFile& content, const topology::Cluster& cluster,
                  const std::string& file) {
   if (!row.seconds)
-    throw InvalidInput({file, row.line, "iters_per_s"}, "the row ran out of memory and has no time");
+    throw InvalidInput(location_of(row, file, "iters_per_s"), "the row ran out of memory and has no time");
   if (static_cast<std::size_t>(row.world) > cluster.devices.size())
     throw InvalidInput(
-        {file, row.line, "world"},
+        location_of(row, file, "world"),
         fmt::format("{} ranks need as many devices, the cluster has {}", row.world, cluster.devices.size()));
   if (row.ring > 1 && row.ulysses > 1)
     throw InvalidInput(
-        {file, row.line, "ring"},
+        location_of(row, file, "ring"),
         "the time of a call along both axes does not tell which of them it is of; give rows of ring 1 "
         "or ulysses 1");
   std::vector<std::string> of_passes;
@@ -197,10 +206,12 @@ double factor_of(const CalibrationFile& content, const topology::Cluster& cluste
   double low = 1 / most_factor, high = most_factor;
   if (seconds(low) > *row.seconds || seconds(high) < *row.seconds)
     throw InvalidInput(
-        {file, row.line, "iters_per_s"},
-        fmt::format("the call took {:.3g} s and is priced {:.3g} s, which {} up to {} times as fast or "
-                    "as slow do not explain; give a row of one rank first, or calibrate anew",
-                    *row.seconds, seconds(1), target.name(), most_factor));
+        location_of(row, file, "iters_per_s"),
+        fmt::format(
+            "the call took {:.3g} s and is priced {:.3g} s, which {} up to {} times as fast or "
+            "as slow do not explain; {}, or calibrate anew",
+            *row.seconds, seconds(1), target.name(), most_factor,
+            target.of == Target::Of::kernels ? "give the time of one call" : "give a row of one rank first"));
   constexpr int halvings = 30;
   for (int i = 0; i < halvings; ++i) {
     const double middle = std::sqrt(low * high);
@@ -214,16 +225,19 @@ struct RowFactor {
   double factor = 1;
 };
 
+std::string name_of(const ScoreRow& row) {
+  return row.keys.empty() ? fmt::format("line {}", row.line) : row.keys.at("iters_per_s");
+}
+
 /// One factor for rows that agree. Throws InvalidInput where they do not.
 double common_factor(const std::vector<RowFactor>& rows, const Target& target, const std::string& file) {
   const auto less = [](const RowFactor& a, const RowFactor& b) { return a.factor < b.factor; };
   const auto [least, most] = std::minmax_element(rows.begin(), rows.end(), less);
   if (most->factor > most_spread * least->factor)
-    throw InvalidInput(
-        {file, most->row->line, "iters_per_s"},
-        fmt::format("the times of {} would be x {:.3g} by this row and x {:.3g} by line {}: no "
-                    "correction explains both; leave out the wrong one, or calibrate anew",
-                    target.name(), most->factor, least->factor, least->row->line));
+    throw InvalidInput(location_of(*most->row, file, "iters_per_s"),
+                       fmt::format("the times of {} would be x {:.3g} by this row and x {:.3g} by {}: no "
+                                   "correction explains both; leave out the wrong one, or calibrate anew",
+                                   target.name(), most->factor, least->factor, name_of(*least->row)));
   double log_sum = 0;
   for (const RowFactor& row : rows) log_sum += std::log(row.factor);
   return std::exp(log_sum / static_cast<double>(rows.size()));
@@ -239,14 +253,15 @@ void widen(KernelData& data, const std::vector<RowFactor>& rows, double factor) 
 }
 
 /// The peak of cores is a measured rate, which rows may exceed; that of a card is its data sheet's.
-void hold_to_peak(CalibrationFile& content, const AttentionSurface& corrected, const std::string& file) {
+void hold_to_peak(CalibrationFile& content, const AttentionSurface& corrected, const ScoreRow& row,
+                  const std::string& file) {
   double fastest = 0;
   for (const KernelFit& fit : corrected.data.fits) fastest = std::max(fastest, fit.peak_tflops);
   CalibrationFile::Device& device = content.device;
   if (fastest <= device.bf16_tflops) return;
   if (!content.links || content.links->link_class != host_links)
     throw InvalidInput(
-        {file, 0, "iters_per_s"},
+        location_of(row, file, "iters_per_s"),
         fmt::format("with these rows the kernels would run at {}, above the {} of {}; are shape, "
                     "mask and pass of the rows right?",
                     format_flop_rate(fastest * 1e12), format_flop_rate(device.bf16_tflops * 1e12),
@@ -278,7 +293,7 @@ CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cl
     if (target.of == Target::Of::kernels) {
       AttentionSurface& corrected = *surface_of(result.content, target.backend);
       widen(corrected.data, factors, factor);
-      hold_to_peak(result.content, corrected, file);
+      hold_to_peak(result.content, corrected, *factors.front().row, file);
     }
     result.corrections.push_back({target.name(), factor, static_cast<int>(of_target.size())});
     result.content.sources.push_back(

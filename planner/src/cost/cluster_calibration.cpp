@@ -6,6 +6,7 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/gemm.hpp"
 #include "usp/topology/devices.hpp"
+#include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -23,10 +24,18 @@ double min_of(const topology::Cluster& cluster, const topology::Quantity topolog
               const char* what) {
   double least = std::numeric_limits<double>::infinity();
   for (const topology::DeviceSpec& spec : cluster.specs) {
-    if (!(spec.*member).known())
-      throw MissingValue({cluster.name, 0, spec.name.empty() ? "the card" : spec.name}, what,
-                         "name the card with --device");
-    least = std::min(least, *(spec.*member).value);
+    if ((spec.*member).known()) {
+      least = std::min(least, *(spec.*member).value);
+      continue;
+    }
+    const auto& known = topology::device_presets();
+    const bool preset = std::any_of(known.begin(), known.end(),
+                                    [&](const auto& card) { return card.spec.name == spec.name; });
+    throw MissingValue({cluster.name, 0, spec.name.empty() ? "the card" : spec.name}, what,
+                       preset
+                           ? "its data sheet states none, so that it is not priced; name a card that has one "
+                             "with --device"
+                           : "name the card with --device");
   }
   if (!std::isfinite(least))
     throw MissingValue({cluster.name, 0, "the card"}, what, "name the card with --device");
@@ -151,9 +160,12 @@ std::string lender_card(const Calibration& calibration) {
 }
 
 /// Curves of links come from their class, not from the card: another machine's, scaled by line rate, wherever
-/// the calibration of the kernels ran over links of another kind or rate.
+/// the calibration of the kernels ran over links of another kind or rate, or over none.
 void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
-  if (calibration.link_class.empty() || measured_here(cluster, calibration)) return;
+  // One of kernels alone, such as of a single GPU, holds no curves, on its own cluster too.
+  const bool of_cards = calibration.link_class != host_links && !topology::on_host_cores(cluster);
+  const bool kernels_alone = of_cards && !calibration.comm.has(Collective::alltoall);
+  if (!kernels_alone && (calibration.link_class.empty() || measured_here(cluster, calibration))) return;
   if (calibration.link_class ==
       host_links) {  // of other hosts: what memory and cores make of messages differs
     calibration.link_band = pcie_band;
@@ -165,9 +177,7 @@ void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
   const topology::DeviceSpec& card = cluster.specs.front();
   const auto curves = [&](const char* link_class, double gb_s, double always_band) {
     const Calibration* from = &calibration;
-    // One of kernels alone holds no curves.
-    if (calibration.link_class != link_class || !own.has(Collective::alltoall))
-      from = &lender_of(link_class, gb_s);
+    if (calibration.link_class != link_class || kernels_alone) from = &lender_of(link_class, gb_s);
     const double ratio = gb_s / from->link_gb_s;
     const bool same = from == &calibration && std::abs(ratio - 1) <= same_links;
     const double band = std::max(always_band, same ? 0 : nvswitch_band);

@@ -50,6 +50,10 @@ class Comparer {
           "all devices share one sequence where the mesh names no data degree; usp plan weighs replicas too, "
           "which serve several sequences at once");
     }
+    if (asked.fixed.gated)
+      result_.notes.emplace_back(
+          "--gated: rings of gathered KV have gates; the other ways, and those of frameworks, have none and "
+          "are priced without");
   }
 
   Comparison run() {
@@ -135,6 +139,9 @@ class Comparer {
     ComparedWay way{name, "usp", std::nullopt, "", modes_that(is_same)};
     PlanRequest request = request_;
     change(request.fixed);
+    // Gates are of rings of gathered blocks: other ways are priced without, which a note says.
+    const Mesh mesh{1, request.fixed.ring.value_or(2), 1};
+    request.fixed.gated = request.fixed.gated && gates_refused(request.fixed, mesh).empty();
     try {
       const PlanResult found = searched(request);
       result_.calibration = found.calibration;

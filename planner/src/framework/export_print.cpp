@@ -129,7 +129,8 @@ std::string differences_text(const std::vector<Difference>& differences) {
 }
 
 std::string modes_text(const ExportedPlan& result) {
-  if (result.modes.empty()) return "";
+  std::string impossible = list_text("what it cannot", result.impossible);
+  if (result.modes.empty()) return impossible;
   TextTable table;
   table.column("on as many ranks it can do");
   table.column("attention", TextTable::Align::right);
@@ -140,7 +141,7 @@ std::string modes_text(const ExportedPlan& result) {
   std::string text = "\n" + table.str(2);
   if (result.modes.size() > max_modes)
     text += fmt::format("  and {} more (--json lists all)\n", result.modes.size() - max_modes);
-  return text + list_text("what it cannot", result.impossible);
+  return text + impossible;
 }
 
 Json setting_json(const Setting& s) {

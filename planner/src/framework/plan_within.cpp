@@ -307,7 +307,7 @@ class Within {
     result.rejected = std::move(rejected_);
     result.calibration = calibration_;
     result.considered = considered_;
-    result.verdict = compare_best(result.candidates, calibration_.kernel_error);
+    result.verdict = compare_best(*asked_.cluster, result.candidates, calibration_.kernel_error);
     if (result.verdict.runner_up.empty())
       result.verdict.alone = "no other mesh is possible in this framework";
     return plan;

@@ -56,7 +56,7 @@ AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, c
   plan.layout = choice.layout;
   plan.dkv_return = choice.dkv_return;
   plan.head_chunks = choice.head_chunks;
-  plan.gated = request.fixed.gated;
+  plan.gated = choice.gated;
   plan.sink = kind.sinks;
   plan.score.scale = kind.scale.value_or(0);
   plan.score.softcap = kind.softcap.value_or(0);

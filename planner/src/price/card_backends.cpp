@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/detail/card_backends.hpp"
 
+#include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/schedule/kernel_traits.hpp"
 #include "usp/schedule/validate.hpp"
+#include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -47,6 +49,39 @@ std::string CardBackends::refusal(Backend backend) const {
         "cluster file",
         cards_of(backend), name);
   return fmt::format("it is for {}, and {} is {}", cards_of(backend), name, card->generation);
+}
+
+void CardBackends::check_runs(const AttentionPlan& call, bool training) const {
+  const topology::DeviceSpec* const card = refusing(call.backend);
+  if (card == nullptr || card->generation.empty() || topology::on_host_cores(cluster_)) return;
+  const std::string others = taking_words(call, training);
+  throw Infeasible(
+      fmt::format("backend {}: {}", word_of(call.backend), refusal(call.backend)),
+      {others.empty() ? std::string("no --backend: none of GPUs takes this call there, and it is "
+                                    "priced by the rates of the cards")
+                      : fmt::format("--backend {}", others),
+       fmt::format("a cluster of {}", cards_of(call.backend))});
+}
+
+std::string CardBackends::unknown_note(Backend backend) const {
+  const topology::DeviceSpec* const card = refusing(backend);
+  if (card == nullptr || !card->generation.empty() || topology::on_host_cores(cluster_)) return "";
+  return fmt::format("backend {}: {}; it is priced as if it ran there", word_of(backend), refusal(backend));
+}
+
+std::string CardBackends::priced_devices_note(const AttentionPlan& call, bool training, bool of_host) const {
+  const bool hosts = of_host || calibration_.link_class == host_links;
+  if (hosts == !call.backend->on_gpu) return "";
+  if (hosts)
+    return fmt::format(
+        "backend {} is priced as ranks of a host: the times say nothing about GPUs; give a cluster for times",
+        word_of(call.backend));
+  const std::string words = taking_words(call, training);
+  return fmt::format("backend {} is priced as GPUs of the cluster: the times say nothing about a host; {}",
+                     word_of(call.backend),
+                     words.empty() ? fmt::format("no backend of GPUs takes this call there ({})",
+                                                 all_objections(call, training))
+                                   : fmt::format("backend {} makes a plan that GPUs execute", words));
 }
 
 std::string CardBackends::objection(const AttentionPlan& plan, bool training) const {
@@ -129,9 +164,8 @@ std::string unmeasured_kernels_note(const Calibration& calibration, const Attent
       return fmt::format(
           "backend {}: {} computes it, whose kernels calibration {} did not measure: it is priced by those "
           "of {}; "
-          "measure them with usp calibrate --backend {}",
-          word_of(plan.backend), word_of(backend), calibration.name, calibration.kernel_backend,
-          word_of(backend));
+          "measure them on a host of the cluster with usp calibrate --device cuda",
+          word_of(plan.backend), word_of(backend), calibration.name, calibration.kernel_backend);
   return "";
 }
 

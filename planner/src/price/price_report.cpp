@@ -99,6 +99,7 @@ Backend fastest_backend(const topology::Cluster& cluster, const Calibration& cal
   double least = std::numeric_limits<double>::infinity();
   for (const Backend backend : cards.measured()) {
     call.plan.backend = backend;
+    call.plan.split_own_block = schedule::splits_own_block(call.plan);
     bool whole = cards.objection(call.plan, call.backward).empty() && too_many_gpu_rows(call.plan).empty();
     for (const Pass pass : {Pass::forward, Pass::backward})
       if (pass == Pass::forward || call.backward)
@@ -158,6 +159,8 @@ PriceReport price_call(const topology::Cluster& cluster, const Calibration& cali
                        const AttentionCall& call) {
   check_call(call, cluster);
   check_attention_plan(call.plan);
+  const CardBackends cards(cluster, calibration);
+  cards.check_runs(call.plan, call.backward);
   LinkPricer links(cluster, calibration);
   const AttentionPlan& plan = call.plan;
   AttentionPricer pricer(links, plan.shape, call.documents, call.execution);
@@ -191,6 +194,9 @@ PriceReport price_call(const topology::Cluster& cluster, const Calibration& cali
   report.calibration = calibration.summary(extrapolation);
   std::vector<Backend> computing{pricer.computing_backend(plan, Pass::forward)};
   if (call.backward) computing.push_back(pricer.computing_backend(plan, Pass::backward));
+  for (std::string note :
+       {cards.priced_devices_note(plan, call.backward, false), cards.unknown_note(plan.backend)})
+    if (!note.empty()) report.notes.push_back(std::move(note));
   add_backend_notes(calibration, plan, computing, report.notes);
   if (report.uneven_heads)
     report.notes.push_back(

@@ -87,11 +87,16 @@ class TransferKinds {
   static bool alike(const schedule::TransferOp& a, const schedule::TransferOp& b) {
     return a.shift == b.shift && weigh_alike(a, b);
   }
+  /// A block that returns to its own row travels nowhere.
+  static bool stays(const schedule::TransferOp& move) {
+    return move.peers == schedule::Peers::shift && move.shift == decltype(move.shift){};
+  }
   static bool weigh_alike(const schedule::TransferOp& a, const schedule::TransferOp& b) {
-    return a.peers == b.peers && a.heads.kind == b.heads.kind && a.heads.chunk == b.heads.chunk &&
-           a.wire == b.wire && a.pairs == b.pairs && a.from[0].tensor == b.from[0].tensor &&
-           a.from[1].tensor == b.from[1].tensor && a.tokens.of == b.tokens.of &&
-           a.tokens.block == b.tokens.block && a.tokens.not_needed.any() == b.tokens.not_needed.any();
+    return a.peers == b.peers && stays(a) == stays(b) && a.heads.kind == b.heads.kind &&
+           a.heads.chunk == b.heads.chunk && a.wire == b.wire && a.pairs == b.pairs &&
+           a.from[0].tensor == b.from[0].tensor && a.from[1].tensor == b.from[1].tensor &&
+           a.tokens.of == b.tokens.of && a.tokens.block == b.tokens.block &&
+           a.tokens.not_needed.any() == b.tokens.not_needed.any();
   }
 
   static constexpr std::size_t names = static_cast<std::size_t>(schedule::TransferName::dkv_return) + 1;

@@ -81,10 +81,9 @@ std::string overlap_text(double band, double best_band) {
 
 /// How much slower the other measured backends are, and why some do not take the call.
 std::string backends_text(const AttentionResult& result) {
-  if (result.backends.size() < 2) return "";
   std::vector<std::string> slower, refused;
-  for (std::size_t i = 1; i < result.backends.size(); ++i) {
-    const BackendPrice& b = result.backends[i];
+  for (const BackendPrice& b : result.backends) {
+    if (b.backend == result.best().plan.backend) continue;
     if (b.objection.empty())
       slower.push_back(fmt::format("{} {} (+{}{})", word_of(b.backend), format_seconds(b.seconds),
                                    format_percent(b.seconds / result.best().seconds() - 1),
@@ -196,6 +195,7 @@ std::string describe(const AttentionCandidate& candidate) {
     if (plan.dkv_return != DkvReturn::circulate) text += fmt::format(", dkv {}", word_of(plan.dkv_return));
     if (m.ulysses > 1) text += fmt::format(", {}", word_of(candidate.placement.order));
     if (plan.gated) text += ", gated";
+    if (plan.prune) text += ", pruned";
   }
   if (plan.head_chunks > 1) text += fmt::format(", {} head chunks", plan.head_chunks);
   if (candidate.uneven_heads) text += ", uneven heads";

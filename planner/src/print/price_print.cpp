@@ -24,8 +24,9 @@ Json bytes_json(const TransferBytes& bytes) {
           {"total_bytes", bytes.total}};
 }
 
-std::string band_text(double band) {
-  return fmt::format(" (x 1/{} to x {})", format_fixed(1 + band, 2), format_fixed(1 + band, 2));
+std::string band_text(double band, bool calibrated) {
+  return fmt::format(" (x 1/{} to x {}{})", format_fixed(1 + band, 2), format_fixed(1 + band, 2),
+                     calibrated ? "" : ", uncalibrated");
 }
 
 std::string tick_table(const PriceReport& report) {
@@ -113,8 +114,9 @@ std::string price_text(const PriceReport& report) {
   const AttentionPlan& plan = report.call.plan;
   const AttentionCandidate called{.plan = plan, .placement = report.call.placement};
   std::string text = fmt::format(
-      "{}{} on {}: {}{}\n", format_seconds(report.seconds), band_text(report.band), report.cluster.name,
-      describe(called), plan.backend->on_gpu ? fmt::format("; backend {}", word_of(plan.backend)) : "");
+      "{}{} on {}: {}{}\n", format_seconds(report.seconds),
+      band_text(report.band, report.calibration.calibrated), report.cluster.name, describe(called),
+      plan.backend->on_gpu ? fmt::format("; backend {}", word_of(plan.backend)) : "");
   for (std::size_t i = 0; i < report.passes.size(); ++i) {
     const PassPrice& price = report.passes[i].price;
     text += fmt::format("  {} {}: kernels {}, communication {} of which {} shows, {} per device{}\n",

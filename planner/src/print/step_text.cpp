@@ -83,13 +83,14 @@ std::string layers_text(const PlanRequest& request, const PlanCandidate& best) {
     const LayerKind& kind = request.model->kinds[layer.kind];
     const AttentionShape& shape = layer.plan.shape;
     const Heads heads(shape.query_heads, shape.kv_heads, layer.plan.mesh.ulysses, 1);
-    std::vector<std::string> row = {
-        std::string(mixer_name(kind.kind)) + (kind.window ? " " + format_tokens(*kind.window) : ""),
-        layer_count_text(kind),
-        fmt::format("{}/{}", shape.query_heads, shape.kv_heads),
-        fmt::format("{}/{}", heads.query_of(0).size(), heads.kv_of(0).size()),
-        format_seconds(layer.price.forward.seconds),
-        format_seconds(layer.price.forward.exposed_s)};
+    std::vector<std::string> row = {std::string(mixer_name(kind.kind)) +
+                                        (kind.window ? " " + format_tokens(*kind.window) : "") +
+                                        (layer.plan.prune && layer.plan.mesh.ring() > 1 ? ", pruned" : ""),
+                                    layer_count_text(kind),
+                                    fmt::format("{}/{}", shape.query_heads, shape.kv_heads),
+                                    fmt::format("{}/{}", heads.query_of(0).size(), heads.kv_of(0).size()),
+                                    format_seconds(layer.price.forward.seconds),
+                                    format_seconds(layer.price.forward.exposed_s)};
     if (request.workload.training) {
       row.push_back(format_seconds(layer.price.backward.seconds));
       row.push_back(format_seconds(layer.price.backward.exposed_s));
@@ -208,8 +209,9 @@ std::string verdict_text(const PlanResult& result) {
 std::string flag_costs_text(const std::vector<FlagCost>& costs) {
   std::vector<std::string> lines;
   for (const FlagCost& cost : costs)
-    lines.push_back(fmt::format("your {} costs {}: without it {}", cost.flag, format_percent(cost.slowdown),
-                                cost.without));
+    lines.push_back(fmt::format("your {} {} {}: without it {}", cost.flag,
+                                cost.slowdown < 0 ? "gains" : "costs",
+                                format_percent(std::abs(cost.slowdown)), cost.without));
   return list_text("what fixed choices cost", lines);
 }
 
@@ -283,6 +285,7 @@ std::string describe(const Choice& c) {
     if (c.method->two_level_ring) text += fmt::format(" {}x{}", m.ring_outer, m.ring_inner);
     if (m.ulysses > 1) text += fmt::format(", {}", word_of(c.placement.order));
     if (c.dkv_return != DkvReturn::circulate) text += fmt::format(", dkv {}", word_of(c.dkv_return));
+    if (c.gated) text += ", gated";
   }
   if (c.head_chunks > 1) text += fmt::format(", {} head chunks", c.head_chunks);
   if (c.uneven_heads) text += ", uneven heads";

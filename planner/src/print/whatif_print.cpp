@@ -30,6 +30,7 @@ std::string short_name(const Choice& c) {
   if (c.tensor() > 1) text += fmt::format(", tensor {}", c.tensor());
   if (c.data() > 1) text += fmt::format(", data {}", c.data());
   if (c.mesh.ring() > 1) text += fmt::format(", {} {}", word_of(c.layout), word_of(c.method));
+  if (c.gated) text += ", gated";
   return text;
 }
 

@@ -120,6 +120,7 @@ std::vector<std::string> against_latents(const Constraints& fixed) {
   if (fixed.method.value_or(Method{}) != Method{})
     found.push_back(fmt::format("method {}", word_of(*fixed.method)));
   if (fixed.head_chunks.value_or(1) > 1) found.push_back(fmt::format("head_chunks {}", *fixed.head_chunks));
+  if (fixed.gated) found.emplace_back("gated");
   if (fixed.dkv_return.value_or(DkvReturn::circulate) != DkvReturn::circulate)
     found.push_back(fmt::format("dkv_return {}", word_of(*fixed.dkv_return)));
   return found;

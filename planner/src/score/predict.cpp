@@ -39,7 +39,7 @@ DType dtype_of(ScoreRow::Type type) {
 
 void check(bool holds, const ScoreRow& row, const std::string& file, const char* token,
            const std::string& problem) {
-  if (!holds) throw InvalidInput({file, row.line, token}, problem);
+  if (!holds) throw InvalidInput(location_of(row, file, token), problem);
 }
 
 /// What a reader of predictions for rings should know, from the longest row.
@@ -82,7 +82,7 @@ AttentionPlan score_plan(const ScoreRow& row, const std::string& file) {
   try {
     check_attention_plan(plan);
   } catch (const InvalidInput& error) {
-    throw InvalidInput({file, row.line, error.where().token}, error.problem());
+    throw InvalidInput(location_of(row, file, error.where().token), error.problem());
   }
   return plan;
 }

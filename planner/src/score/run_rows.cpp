@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -46,6 +47,11 @@ std::string beyond_rows(const AttentionPlan& plan, std::size_t documents) {
   if (shape.q_tokens != shape.kv_tokens) return "cross attention";
   if (shape.head_dim_qk != shape.head_dim_v) return "unequal head dims";
   if (plan.method != Method{}) return fmt::format("method {}", word_of(plan.method));
+  if (plan.head_chunks > 1) return "head chunks";
+  if (plan.prune) return "pruned transfers";
+  if (plan.sink) return "sinks";
+  if (!plan.replicated_q.empty() || !plan.replicated_k.empty()) return "replicated tokens";
+  if (plan.score != ScoreRules{.scale = plan.score.scale}) return "rules of scores beside a scale";
   if (plan.band.diff_max < unbounded || (plan.band.diff_min > -unbounded && plan.band.diff_min != 0))
     return "windows";
   if (!layout_of(plan.layout)) return fmt::format("layout {}", word_of(plan.layout));
@@ -78,26 +84,33 @@ ScoreRow::Direction direction_of(const ObjectReader& reader, const std::string& 
   reader.fail("passes", fmt::format("'{}' is no pass", pass));
 }
 
-/// Seconds by pass, of either form: a list, or an object with a pass each.
-std::map<std::string, double> times_of(ObjectReader& top) {
-  std::map<std::string, double> times;
+struct PassTime {
+  double seconds = 0;
+  std::string pointer;  ///< of the pass
+};
+
+/// Times by pass, of either form: a list, or an object with a pass each.
+std::map<std::string, PassTime> times_of(ObjectReader& top) {
+  std::map<std::string, PassTime> times;
   if (top.need("passes").is_array()) {
     top.array("passes", [&](const Json& value, const std::string& at) {
       ObjectReader pass(value, top.file(), at);
-      times[pass.string("pass")] = pass.number("time_s", 0, most_s);
+      times[pass.string("pass")] = {pass.number("time_s", 0, most_s), at};
     });
     return times;
   }
   ObjectReader passes = top.object("passes");
   for (const char* name : {"forward", "backward"})
     if (auto pass = passes.maybe_object(name))
-      if (const auto seconds = pass->maybe_number("time_s", 0, most_s)) times[name] = *seconds;
+      if (const auto seconds = pass->maybe_number("time_s", 0, most_s))
+        times[name] = {*seconds, std::string("/passes/") + name};
   return times;
 }
 
 /// Of the axis that has peers, where the run was one of GPUs: what the run was told, else what the plan says.
-std::optional<Transport> transport_of(const ObjectReader& top, ObjectReader& request, const PlanFile& plan) {
-  if (top.json().value("format", "") != "usp.bench_gpu") return std::nullopt;
+std::optional<Transport> transport_of(std::optional<Backend> ran, ObjectReader& request,
+                                      const PlanFile& plan) {
+  if (!ran || !(*ran)->on_gpu) return std::nullopt;
   const bool ulysses = plan.mesh.ulysses > 1;
   const char* const key = ulysses ? "ulysses_transport" : "ring_transport";
   if (request.has(key)) return request.enumeration<Transport>(key);
@@ -157,6 +170,58 @@ void check_plan(ObjectReader& top, ObjectReader& request, const PlanFile& plan) 
   check_mesh(top, plan.mesh);
 }
 
+/// Keys of a run where its rows have columns; what no key holds is the plan's.
+std::map<std::string, std::string> keys_of(const ObjectReader& top, const std::string& pass) {
+  std::map<std::string, std::string> keys{{"", "/request/plan_digest"}, {"iters_per_s", pass + "/time_s"},
+                                          {"direction", pass},          {"world", "/ranks"},
+                                          {"ring", "/mesh/ring"},       {"ulysses", "/mesh/ulysses"},
+                                          {"backend", "/kernel"},       {"library", "/kernel"}};
+  if (top.has("dtype")) keys["dtype"] = "/dtype";
+  return keys;
+}
+
+/// What was asked for is what ran: else the file is of two runs.
+void check_hardware(ObjectReader& top, ObjectReader& request) {
+  const std::string kernel = top.string("kernel");
+  const auto ran = backend_of_kernel(kernel);
+  if (request.has("device")) {
+    const std::string device = request.string("device");
+    if (device != "cpu" && device != "cuda")
+      request.fail("device", fmt::format("'{}' is none of cpu, cuda", device));
+    if (ran && (device == "cuda") != (*ran)->on_gpu)
+      request.fail("device", fmt::format("is {}, and the run computed with {}, a kernel of {}: no run prints "
+                                         "both; give the JSON as it was printed",
+                                         device, kernel, (*ran)->on_gpu ? "GPUs" : "the host"));
+  }
+  if (request.has("kernel")) {
+    const std::string asked = request.string("kernel");
+    const auto named = find_backend(asked);
+    if (asked != kernel && !(named && named == ran))
+      request.fail("kernel", fmt::format("is {}, and the run computed with {}: no run prints both; give the "
+                                         "JSON as it was printed",
+                                         asked, kernel));
+  }
+  const bool on_host = ran && !(*ran)->on_gpu;
+  for (const char* of_gpus : {"devices", "ulysses_transport", "ring_transport"})
+    if (on_host && request.has(of_gpus))
+      request.fail(of_gpus, fmt::format("is of GPUs, and the run computed with {} on the host", kernel));
+  if (!request.has("devices")) return;
+  std::set<std::int64_t> asked;
+  request.array("devices", [&](const Json& value, const std::string& at) {
+    asked.insert(json_integer(value, top.file(), at, 0, max_ranks));
+  });
+  if (!top.has("devices")) return;
+  top.array("devices", [&](const Json& value, const std::string& at) {  // "0 NVIDIA H200"
+    const std::string device = json_string(value, top.file(), at);
+    const bool named = std::any_of(asked.begin(), asked.end(), [&](std::int64_t ordinal) {
+      return device.rfind(fmt::format("{} ", ordinal), 0) == 0;
+    });
+    if (!named)
+      throw InvalidInput({top.file(), 0, at},
+                         fmt::format("is {}, and /request/devices names {}", device, fmt::join(asked, ", ")));
+  });
+}
+
 /// Whether its times are those of the kernels and transfers alone.
 void check_worth(ObjectReader& top, ObjectReader& request) {
   check_results(top);
@@ -187,6 +252,7 @@ std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
   ObjectReader request = top.object("request");
   check_plan(top, request, plan);
   check_worth(top, request);
+  check_hardware(top, request);
   const PlanLayer& layer = layer_at(plan, static_cast<std::size_t>(request.integer("layer", 0, most_layers)));
   const std::size_t documents =
       request.has("documents") ? request.need("documents").size() : plan.documents.size();
@@ -201,12 +267,14 @@ std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
   std::vector<ScoreRow> rows;
   const auto times = times_of(top);
   if (times.empty()) top.fail("passes", "no pass has a time; give a run that executed the plan");
-  for (const auto& [pass, seconds] : times) {
-    rows.push_back(row_of(layer.plan));
-    rows.back().backend = backend_of_kernel(top.string("kernel"));
-    rows.back().direction = direction_of(top, pass);
-    rows.back().seconds = seconds;
-    if (const auto transport = transport_of(top, request, plan)) rows.back().transport = *transport;
+  const std::optional<Backend> ran = backend_of_kernel(top.string("kernel"));
+  for (const auto& [pass, time] : times) {
+    ScoreRow& row = rows.emplace_back(row_of(layer.plan));
+    row.backend = ran;
+    row.direction = direction_of(top, pass);
+    row.seconds = time.seconds;
+    row.keys = keys_of(top, time.pointer);
+    if (const auto transport = transport_of(ran, request, plan)) row.transport = *transport;
   }
   return rows;
 }

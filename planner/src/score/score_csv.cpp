@@ -174,4 +174,10 @@ std::vector<ScoreRow> parse_score_csv(const std::string& text, const std::string
   return rows;
 }
 
+Where location_of(const ScoreRow& row, const std::string& file, const std::string& column) {
+  if (row.keys.empty()) return {file, row.line, column};
+  const auto known = row.keys.find(column);
+  return {file, 0, known == row.keys.end() ? row.keys.at("") : known->second};
+}
+
 }  // namespace usp

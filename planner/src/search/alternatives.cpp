@@ -20,19 +20,15 @@ std::vector<LayoutKind> layouts(const AlternativesInput& in) {
 /// A ring of one row moves nothing: every method is the same there.
 std::vector<std::pair<Method, Mesh>> methods(const AlternativesInput& in) {
   const auto wanted = [&](Method m) {
-    return (!in.fixed->method || *in.fixed->method == m) && (!in.fixed->gated || m->joins_remote_blocks);
+    return (!in.fixed->method || *in.fixed->method == m) && (!in.fixed->gated || m->joins_remote_blocks) &&
+           (in.fixed->dkv_return != DkvReturn::cycle || m->partials_travel);
   };
   const Mesh flat{1, in.ring, in.ulysses};
-  if (in.ring == 1) {
-    if (in.fixed->gated) return {};  // nothing arrives
-    if (in.fixed->method && (*in.fixed->method)->two_level_ring)
-      return {};  // it was asked for, and there is none
-    return {{in.fixed->method.value_or(Method::ring), flat}};
-  }
+  if (in.ring == 1) return {{in.fixed->method.value_or(Method::ring), flat}};
   std::vector<std::pair<Method, Mesh>> list;
   if (wanted(Method::ring)) list.emplace_back(Method::ring, flat);
   if (wanted(Method::ring_direct)) list.emplace_back(Method::ring_direct, flat);
-  if (wanted(Method::all_gather_kv) && (in.ring <= longest_gather || in.fixed->method))
+  if (wanted(Method::all_gather_kv) && (in.ring <= longest_gather || in.fixed->method || in.fixed->gated))
     list.emplace_back(Method::all_gather_kv, flat);
   if (wanted(Method::double_ring))
     for (const int inner : divisors_of(in.ring))
@@ -42,8 +38,9 @@ std::vector<std::pair<Method, Mesh>> methods(const AlternativesInput& in) {
 }
 
 std::vector<DkvReturn> returns(const AlternativesInput& in, Method method) {
+  if (in.ring == 1) return {DkvReturn::circulate};  // nothing returns
   if (in.fixed->dkv_return) return {*in.fixed->dkv_return};
-  const bool rides = in.ring > 1 && method->partials_travel;
+  const bool rides = method->partials_travel;
   if (rides) return {DkvReturn::circulate, DkvReturn::direct};
   return {DkvReturn::circulate};
 }
@@ -92,6 +89,7 @@ std::vector<Choice> alternatives(const AlternativesInput& in) {
             choice.dkv_return = way;
             choice.head_chunks = chunks;
             choice.placement.order = order;
+            choice.gated = in.fixed->gated;
             list.push_back(choice);
           }
   return list;

@@ -3,6 +3,7 @@
 
 #include "usp/planner/plan.hpp"
 
+#include <string>
 #include <vector>
 
 namespace usp {
@@ -16,8 +17,13 @@ struct AlternativesInput {
   bool packed = false;  ///< several documents
 };
 
-/// Method x mesh cut x layout x dKV return x head chunks x axis order, for given degrees.
+/// Method x mesh cut x layout x dKV return x head chunks x axis order, for given degrees that are legal
+/// (unsupported_reason).
 [[nodiscard]] std::vector<Choice> alternatives(const AlternativesInput& input);
+
+/// Which fixed choices to leave out where they alone left meshes without a layout: "no --gated".
+[[nodiscard]] std::vector<std::string> fixed_choice_remedies(const Constraints& fixed,
+                                                             const std::vector<Rejection>& rejected);
 
 [[nodiscard]] std::vector<int> divisors_of(i64 n);
 

@@ -13,15 +13,6 @@
 namespace usp {
 namespace {
 
-/// The call before it is laid out, for a backend.
-AttentionPlan call_of(Backend backend, const AttentionRequest& request) {
-  AttentionPlan plan;
-  plan.shape = request.shape;
-  plan.score = request.score;
-  plan.backend = backend;
-  return plan;
-}
-
 /// What its best plan leaves to its fallback, whose kernels its price knows nothing of.
 std::string left_of(Backend backend, const AttentionResult& result) {
   i64 left = 0, all = 0;
@@ -49,6 +40,14 @@ std::string left_of(Backend backend, const AttentionResult& result) {
 
 }  // namespace
 
+AttentionPlan call_of(const AttentionRequest& request, Backend backend) {
+  AttentionPlan plan;
+  plan.shape = request.shape;
+  plan.score = request.score;
+  plan.backend = backend;
+  return plan;
+}
+
 AttentionResult with_fastest_backend(const AttentionRequest& request,
                                      const std::function<AttentionResult(const AttentionRequest&)>& search) {
   std::vector<BackendPrice> prices;
@@ -60,7 +59,7 @@ AttentionResult with_fastest_backend(const AttentionRequest& request,
   for (const Backend backend : cards.measured()) {
     BackendPrice& price = prices.emplace_back();
     price.backend = backend;
-    price.objection = cards.objection(call_of(backend, request), request.training);
+    price.objection = cards.objection(call_of(request, backend), request.training);
     if (!price.objection.empty()) continue;
     asked.backend = backend;
     try {
@@ -92,7 +91,8 @@ AttentionResult with_fastest_backend(const AttentionRequest& request,
   for (BackendPrice& p : prices)
     p.tie = p.objection.empty() && p.backend != best->best().plan.backend &&
             p.seconds / (1 + p.band) < best->best().seconds() * (1 + best->best().band());
-  if (prices.size() > 1) best->backends = std::move(prices);
+  const bool chosen_alone = prices.size() == 1 && prices.front().backend == best->best().plan.backend;
+  if (!chosen_alone) best->backends = std::move(prices);
   best->considered = considered;
   return *std::move(best);
 }

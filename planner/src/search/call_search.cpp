@@ -50,15 +50,6 @@ double uncertainty(const PassPrice& a, const PassPrice& b) {
          (std::abs(a.compute_s - b.compute_s) + std::abs(a.exposed_s - b.exposed_s));
 }
 
-/// Commands that measure the transfers of this candidate.
-std::vector<std::string> measurements(const AttentionRequest& request, const AttentionCandidate& c) {
-  const PassPrice& forward = c.price.forward;
-  if (request.calibration->link_class == host_links)
-    return {host_measurement(*request.cluster, c.plan.shape.dtype)};
-  const double bytes = forward.wire_bytes;
-  return mesh_measurements(c.plan.mesh, forward.spans_hosts, bytes, bytes / c.plan.mesh.ring());
-}
-
 /// What of two plans as fast as each other is simpler comes first.
 std::tuple<bool, bool, int> complexity(const AttentionCandidate& c) {
   return {c.price.forward.spans_hosts || c.price.backward.spans_hosts, c.plan.method->two_level_ring,
@@ -76,23 +67,30 @@ class AttentionSearch {
         links_order_(order_by_links(*request.cluster)) {
     workload_.seq = request.shape.q_tokens;
     workload_.batch = request.shape.batch;
-    legality_ = {&model_, &workload_, static_cast<i64>(request.cluster->devices.size()),
+    legality_ = {&model_,
+                 &workload_,
+                 static_cast<i64>(request.cluster->devices.size()),
                  static_cast<int>(request.cluster->devices.size() /
                                   std::max<std::size_t>(1, request.cluster->nodes.size())),
-                 request.fixed.head_chunks.value_or(1)};
+                 request.fixed.head_chunks.value_or(1),
+                 {},
+                 &request.fixed};
   }
 
   AttentionResult run() {
     const AttentionShape& shape = request_.shape;
+    LegalityInput of_tensor = legality_;
+    of_tensor.world = i64{data_} * tensor_;
+    of_tensor.fixed = nullptr;
     if (tensor_ > 1 && (shape.query_heads % tensor_ != 0 ||
                         (shape.kv_heads % tensor_ != 0 && tensor_ % shape.kv_heads != 0)))
-      throw Infeasible(unsupported_reason(legality_, tensor_, data_, {1, 1, 1}), {"another --tensor"});
+      throw Infeasible(unsupported_reason(of_tensor, tensor_, data_, {1, 1, 1}), {"another --tensor"});
     local_ = shape;
     local_.query_heads /= tensor_;
     local_.kv_heads = std::max(1, local_.kv_heads / tensor_);
     pricer_ = std::make_unique<AttentionPricer>(links_, local_, request_.documents, request_.execution);
     take_part();
-    for (std::string note : {priced_devices_note(request_), other_architecture_note(request_)})
+    for (std::string note : {priced_devices_note(request_), unknown_cards_note()})
       if (!note.empty()) result_.notes.push_back(std::move(note));
     if (request_.score.block_tokens > 0) result_.notes.push_back(block_pattern_note(request_.score));
     const auto list = meshes();
@@ -107,6 +105,13 @@ class AttentionSearch {
   }
 
  private:
+  /// Threads of a host stand for no cards.
+  [[nodiscard]] std::string unknown_cards_note() const {
+    if (request_.all_devices) return "";
+    return CardBackends(*request_.cluster, *request_.calibration)
+        .unknown_note(request_.backend.value_or(Backend{}));
+  }
+
   /// Degrees that are all given may name fewer ranks than there are devices: one call need not use them all.
   void take_part() {
     const Constraints& fixed = request_.fixed;
@@ -174,9 +179,7 @@ class AttentionSearch {
         const topology::Cluster& cluster = *request_.cluster;
         result_.guesses.push_back(
             {doubt.input, doubt.provenance, factor, describe(*first),
-             request_.calibration->link_class == host_links
-                 ? host_measurement(cluster, local_.dtype)
-                 : measurement_of(doubt.of, cluster, best.plan.mesh, first->plan.mesh)});
+             measurement_of(doubt.of, cluster, local_.dtype, best.plan.mesh, first->plan.mesh)});
         break;
       }
     if (result_.guesses.empty()) return;
@@ -282,7 +285,7 @@ class AttentionSearch {
     plan.head_chunks = choice.head_chunks;
     plan.prune = request_.documents.count() > 1 || request_.band.diff_max < unbounded;
     plan.split_own_block = schedule::splits_own_block(plan);
-    plan.gated = request_.fixed.gated;
+    plan.gated = choice.gated;
     return plan;
   }
 
@@ -306,7 +309,18 @@ class AttentionSearch {
     for (AttentionCandidate& c : list) fill_live(c);
     for (AttentionCandidate* c : {&result_.best_forward, &result_.best_backward}) fill_live(*c);
     result_.calibration = request_.calibration->summary(extrapolation_);
+    note_gates();
     count_backends();
+  }
+
+  void note_gates() {
+    const AttentionCandidate& best = result_.best();
+    if (!best.plan.gated) return;
+    AttentionPlan ungated = best.plan;
+    ungated.gated = false;
+    const AttentionPrice price = pricer_->price(ungated, best.placement);
+    result_.notes.push_back(
+        gates_note(best.seconds(), price.forward.seconds + (request_.training ? price.backward.seconds : 0)));
   }
 
   void count_backends() {
@@ -357,7 +371,7 @@ class AttentionSearch {
                                                 uncertainty(best.price.backward, next->price.backward);
     if (!result_.tie) return;
     for (const AttentionCandidate* c : {&best, &*next})
-      for (const std::string& run : measurements(request_, *c))
+      for (const std::string& run : exchange_measurements(*request_.cluster, c->plan, c->price.forward))
         if (std::find(result_.tie_breaking_measurements.begin(), result_.tie_breaking_measurements.end(),
                       run) == result_.tie_breaking_measurements.end())
           result_.tie_breaking_measurements.push_back(run);
@@ -380,30 +394,15 @@ class AttentionSearch {
       c.live_bytes = std::max(c.live_bytes, pricer_->live_bytes(c.plan, Pass::backward).total);
   }
 
-  /// Laps of a double ring: both degrees are greater than one.
-  [[nodiscard]] bool splits(i64 ring) const {
-    if (!request_.fixed.method || !(*request_.fixed.method)->two_level_ring) return true;
-    for (i64 d = 2; d * d <= ring; ++d)
-      if (ring % d == 0) return true;
-    return false;
-  }
-
   [[nodiscard]] bool rejected_before(int ring, int ulysses) const {
     return !result_.rejected.empty() && result_.rejected.back().ring == ring &&
            result_.rejected.back().ulysses == ulysses;
   }
 
   [[nodiscard]] std::string nothing() const {
-    if (request_.fixed.method && (*request_.fixed.method)->two_level_ring && result_.rejected.empty())
-      return std::string((*request_.fixed.method)->word) +
-             " runs laps inside laps: it needs a ring that is a product of two degrees, such as 4 "
-             "or 6";
     if (result_.rejected.size() == 1) return result_.rejected.front().reason;
     std::string text = fmt::format("no mesh of {} is legal for this call", counted(legality_.world, "rank"));
-    if (result_.rejected.empty())
-      text += request_.fixed.gated
-                  ? ": gated attention is for rings of more than one rank, whose blocks arrive"
-                  : fixed_product();
+    if (result_.rejected.empty()) text += fixed_product();
     std::set<std::string> seen;
     for (const Rejection& r : result_.rejected)
       if (seen.size() < 3 && seen.insert(r.reason).second)
@@ -431,25 +430,27 @@ class AttentionSearch {
 
   [[nodiscard]] std::vector<std::string> remedies() const {
     if (too_many_rows_) return {"more devices", "more --head-chunks", "--backend cpu"};
-    if (request_.fixed.gated && result_.rejected.empty()) return {"--ring 2 or more", "no --gated"};
-    std::vector<std::string> meshes;
-    for (const int u : divisors_of(legality_.world / (i64{data_} * tensor_)))
-      if (splits(legality_.world / (i64{data_} * tensor_ * u)) &&
-          unsupported_reason(legality_, tensor_, data_,
-                             {1, static_cast<int>(legality_.world / (i64{data_} * tensor_ * u)), u})
-              .empty())
+    const i64 group = legality_.world / (i64{data_} * tensor_);
+    std::vector<std::string> meshes, list;
+    for (const int u : divisors_of(group))
+      if (const int ring = static_cast<int>(group / u);
+          unsupported_reason(legality_, tensor_, data_, {1, ring, u}).empty())
         meshes.push_back(
-            fmt::format("--ring {} --ulysses {}{}", legality_.world / (i64{data_} * tensor_ * u), u,
+            fmt::format("--ring {} --ulysses {}{}", ring, u,
                         even_degree(local_.query_heads, local_.kv_heads, u) ? "" : " (uneven heads)"));
-    if (meshes.empty() && request_.fixed.head_chunks.value_or(1) > 1) return {"fewer --head-chunks"};
-    if (meshes.empty() && request_.fixed.method && (*request_.fixed.method)->two_level_ring)
-      return {"another --method"};
-    if (meshes.empty())
-      return {fmt::format(
+    if (!meshes.empty()) {
+      meshes.resize(std::min<std::size_t>(meshes.size(), 8));
+      list.push_back(fmt::format("one of the meshes that are legal here: {}", fmt::join(meshes, ", ")));
+    } else if (request_.fixed.head_chunks.value_or(1) > 1) {
+      list.emplace_back("fewer --head-chunks");
+    }
+    for (std::string& remedy : fixed_choice_remedies(request_.fixed, result_.rejected))
+      list.push_back(std::move(remedy));
+    if (list.empty())
+      list.push_back(fmt::format(
           "a number of devices that the call can use: at most one rank per token, and ulysses at most {}",
-          local_.query_heads)};
-    meshes.resize(std::min<std::size_t>(meshes.size(), 8));
-    return {fmt::format("one of the meshes that are legal here: {}", fmt::join(meshes, ", "))};
+          local_.query_heads));
+    return list;
   }
 
   const AttentionRequest& request_;
@@ -479,6 +480,9 @@ double AttentionCandidate::band() const {
 
 AttentionResult plan_attention(const AttentionRequest& request) {
   expects(!request.cluster->devices.empty(), "a cluster without devices");
+  if (request.backend && !request.all_devices)
+    CardBackends(*request.cluster, *request.calibration)
+        .check_runs(call_of(request, *request.backend), request.training);
   if (request.backend) return AttentionSearch(request).run();
   return with_fastest_backend(request, [](const AttentionRequest& of) { return AttentionSearch(of).run(); });
 }

@@ -5,6 +5,7 @@
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/schedule/words.hpp"
 #include "usp/topology/routes.hpp"
+#include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -116,8 +117,9 @@ std::string host_measurement(const topology::Cluster& cluster, DType dtype) {
                                   : fmt::format("usp calibrate --ranks {} {}", ranks, what);
 }
 
-std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const Mesh& best,
+std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, DType dtype, const Mesh& best,
                            const Mesh& rival) {
+  if (topology::on_host_cores(cluster)) return host_measurement(cluster, dtype);
   const int ulysses = std::max(best.ulysses, rival.ulysses);
   switch (of) {
     case Doubt::Of::links:
@@ -135,11 +137,23 @@ std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const
     case Doubt::Of::kernels:
       break;
   }
+  const topology::DeviceSpec& card = cluster.specs.front();
+  const bool runs = std::any_of(backends().begin(), backends().end(), [&](Backend backend) {
+    return backend->on_gpu && runs_on_generation(backend, card.generation);
+  });
+  if (!runs && !card.generation.empty())
+    return fmt::format(
+        "attention by a library of {}, whose calls usp score compares: no kernels of usp run there",
+        card.name);
   return "usp bench plan.json --gpu --repeat 20";
 }
 
-std::vector<std::string> mesh_measurements(const Mesh& mesh, bool spans_hosts, double exchange_bytes,
-                                           double hop_bytes) {
+std::vector<std::string> exchange_measurements(const topology::Cluster& cluster, const AttentionPlan& plan,
+                                               const PassPrice& forward) {
+  if (topology::on_host_cores(cluster)) return {host_measurement(cluster, plan.shape.dtype)};
+  const Mesh& mesh = plan.mesh;
+  const bool spans_hosts = forward.spans_hosts;
+  const double exchange_bytes = forward.wire_bytes, hop_bytes = exchange_bytes / mesh.ring();
   const auto sizes = [](double bytes) {
     int mib = 1;
     while (mib < 1024 && static_cast<double>(mib) * 0x1p20 < bytes) mib *= 2;

@@ -3,7 +3,9 @@
 
 #include "usp/planner/calibration.hpp"
 #include "usp/planner/guess.hpp"
+#include "usp/planner/pricing.hpp"
 #include "usp/schedule/mesh.hpp"
+#include "usp/schedule/plan.hpp"
 #include "usp/schedule/types.hpp"
 #include "usp/topology/cluster.hpp"
 
@@ -33,13 +35,16 @@ struct Doubt {
 /// `dtype`.
 [[nodiscard]] std::string host_measurement(const topology::Cluster& cluster, DType dtype);
 
-/// The command that measures the input where the two meshes differ. It runs as it stands.
-[[nodiscard]] std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const Mesh& best,
-                                         const Mesh& rival);
+/// The command that measures the input where the two meshes differ: that of all, on the cores of hosts. It
+/// runs as it stands; of kernels on cards that no backend runs on there is none, which is said.
+[[nodiscard]] std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, DType dtype,
+                                         const Mesh& best, const Mesh& rival);
 
-/// nccl-tests commands for the exchanges of a mesh. @param exchange_bytes, hop_bytes largest messages
-[[nodiscard]] std::vector<std::string> mesh_measurements(const Mesh& mesh, bool spans_hosts,
-                                                         double exchange_bytes, double hop_bytes);
+/// nccl-tests commands for the exchanges of a plan with this price of forward; on the cores of hosts the one
+/// that measures all.
+[[nodiscard]] std::vector<std::string> exchange_measurements(const topology::Cluster& cluster,
+                                                             const AttentionPlan& plan,
+                                                             const PassPrice& forward);
 
 /// Puts the measurements of what decides before the others, each once.
 void measure_first(const std::vector<GuessedInput>& guesses, std::vector<std::string>& measurements);

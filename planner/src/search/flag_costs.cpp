@@ -24,6 +24,7 @@ struct Fixed {
   std::string flag;
   PlanRequest without;
   bool reprices = false;  ///< differs in more than what a choice holds: needs a pricer of its own
+  bool always = false;    ///< said whatever it costs or gains
 };
 
 /// What flags beside Constraints decide.
@@ -75,6 +76,10 @@ std::vector<Fixed> fixed_choices(const PlanRequest& request, i64 world) {
   free("--recompute", &Constraints::recompute, word(fixed.recompute));
   free("--offload", &Constraints::offload, kinds_text(fixed.offload.value_or(Offload{}), ","));
   add_workload_choices(request, world, list);
+  if (fixed.gated) {  // the planner never chooses it, so that it may gain
+    list.push_back({"--gated", request, false, true});
+    list.back().without.fixed.gated = false;
+  }
   return list;
 }
 
@@ -107,7 +112,8 @@ std::vector<FlagCost> flag_costs(const PlanRequest& request, StepPricer& pricer,
     try {
       const PlanResult other = fixed.reprices ? searched_anew(without) : search_with(without, pricer);
       const double slowdown = best.seconds_per_token / other.best().seconds_per_token - 1;
-      if (slowdown > least_cost) costs.push_back({flag, slowdown, describe(other.best().choice)});
+      if (slowdown > least_cost || fixed.always)
+        costs.push_back({flag, slowdown, describe(other.best().choice)});
     } catch (const Error&) {
       continue;  // nothing is possible without it: it costs nothing
     }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "alternatives.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/planner/plan.hpp"
@@ -8,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace usp {
 namespace {
@@ -41,6 +44,26 @@ std::string unsupported_degree(const Mesh& mesh, int head_chunks) {
   return "";
 }
 
+/// Whether a ring is cut into an outer and an inner one of more than one rank each.
+bool is_product(int ring) {
+  for (int d = 2; i64{d} * d <= ring; ++d)
+    if (ring % d == 0) return true;
+  return false;
+}
+
+constexpr std::string_view of_gates = "gated attention ", of_laps = " runs laps inside laps";
+
+/// Fixed choices that no layout of this ring has.
+std::string unsupported_choices(const Constraints& fixed, const Mesh& mesh) {
+  if (const std::string why = gates_refused(fixed, mesh); !why.empty()) return std::string(of_gates) + why;
+  if (std::string why = return_refused(fixed); !why.empty() && mesh.ring() > 1) return why;
+  if (fixed.method && (*fixed.method)->two_level_ring && !is_product(mesh.ring()))
+    return fmt::format(
+        "{}{}: it needs a ring that is a product of two degrees, such as 4 or 6, which {} is not",
+        word_of(*fixed.method), of_laps, mesh.ring());
+  return "";
+}
+
 std::string unsupported_heads(const LayerKind& kind, int tensor, int ulysses, int head_chunks) {
   if (kind.kind == LayerMixer::none) return "";
   const i64 query = kind.is_linear() ? kind.linear->value_heads / tensor : kind.query_heads / tensor;
@@ -59,6 +82,32 @@ std::string unsupported_heads(const LayerKind& kind, int tensor, int ulysses, in
 }
 
 }  // namespace
+
+std::string gates_refused(const Constraints& fixed, const Mesh& mesh) {
+  if (!fixed.gated) return "";
+  const auto& all = methods();
+  const Method method = fixed.method.value_or(
+      *std::find_if(all.begin(), all.end(), [](Method m) { return m->joins_remote_blocks; }));
+  return gate_refusal(mesh, method, fixed.dkv_return.value_or(DkvReturn::circulate));
+}
+
+std::string return_refused(const Constraints& fixed) {
+  if (fixed.dkv_return != DkvReturn::cycle || !fixed.method || (*fixed.method)->partials_travel) return "";
+  return fmt::format("dkv_return cycle follows the hops of a ring; method {} has none",
+                     word_of(*fixed.method));
+}
+
+std::vector<std::string> fixed_choice_remedies(const Constraints& fixed,
+                                               const std::vector<Rejection>& rejected) {
+  const auto says = [&](std::string_view text) {
+    return std::any_of(rejected.begin(), rejected.end(),
+                       [&](const Rejection& r) { return r.reason.find(text) != std::string::npos; });
+  };
+  std::vector<std::string> remedies;
+  if (fixed.gated && says(of_gates)) remedies.emplace_back("no --gated");
+  if (fixed.method && says(of_laps)) remedies.emplace_back("another --method");
+  return remedies;
+}
 
 bool even_degree(i64 query_heads, i64 kv_heads, int ulysses) {
   return query_heads % ulysses == 0 && (kv_heads % ulysses == 0 || ulysses % kv_heads == 0);
@@ -100,7 +149,7 @@ std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
   if (const i64 pool = w.expert_pool(i64{data} * mesh.size(), tensor); w.expert > 1 && pool % w.expert != 0)
     return fmt::format("expert {} does not divide the {} data x sequence{} ranks", w.expert, pool,
                        w.expert_tensor ? "" : " x tensor");
-  return "";
+  return input.fixed == nullptr ? "" : unsupported_choices(*input.fixed, mesh);
 }
 
 }  // namespace usp

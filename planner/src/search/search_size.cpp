@@ -56,7 +56,8 @@ std::vector<Choice> alternatives_of(const PlanRequest& request, const Degrees& d
 }
 
 double search_ticks(const PlanRequest& request, i64 world, int devices_per_node) {
-  const LegalityInput input{request.model, &request.workload, world, devices_per_node};
+  LegalityInput input{request.model, &request.workload, world, devices_per_node};
+  input.fixed = &request.fixed;
   double schedules = 0, ticks = 0;
   for (const Degrees& d : degrees_of(request, world, devices_per_node)) {
     if (d.ring > max_degree || !unsupported_reason(input, d.tensor, d.data, {1, d.ring, d.ulysses}).empty())

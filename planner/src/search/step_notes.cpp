@@ -4,6 +4,7 @@
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/detail/card_backends.hpp"
+#include "usp/planner/plan_attention.hpp"
 #include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
@@ -89,6 +90,13 @@ void note_scores(const PlanRequest& request, const PlanCandidate& best, std::vec
   }
 }
 
+void note_gates(const PlanRequest& request, const PlanCandidate& best, std::vector<std::string>& notes) {
+  if (!best.choice.gated) return;
+  Choice ungated = best.choice;
+  ungated.gated = false;
+  notes.push_back(gates_note(best.seconds_per_token, price_choice(request, ungated).seconds_per_token));
+}
+
 /// Why plan files of layers on cards name the host's backend.
 void note_host_backend(const PlanRequest& request, const PlanCandidate& best,
                        std::vector<std::string>& notes) {
@@ -113,6 +121,7 @@ void add_notes(const PlanRequest& request, PlanResult& result) {
   note_host_memory(request, best, result.notes);
   note_tiled_loss(request, best, result.notes);
   note_scores(request, best, result.notes);
+  note_gates(request, best, result.notes);
   note_host_backend(request, best, result.notes);
   if (best.choice.split && best.choice.split->mlp_tile_tokens > 0)
     result.notes.push_back(

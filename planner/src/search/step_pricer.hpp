@@ -179,6 +179,7 @@ void name_guesses(const PlanRequest& request, PlanResult& result);
 /// Compares the best candidate with the best one on another mesh: margin, tie, measurements that break it,
 /// sensitive terms.
 /// @param kernel_error mean relative error of the attention fit
-[[nodiscard]] Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_error);
+[[nodiscard]] Verdict compare_best(const topology::Cluster& cluster, const std::vector<PlanCandidate>& ranked,
+                                   double kernel_error);
 
 }  // namespace usp

@@ -70,7 +70,8 @@ class Search {
                         pricer_.world(),
                         pricer_.devices_per_node(),
                         fixed_.head_chunks.value_or(1),
-                        global_batch_of(request_)};
+                        global_batch_of(request_),
+                        &fixed_};
     if (std::string reason = unsupported_reason(input, d.tensor, d.data, {1, d.ring, d.ulysses});
         !reason.empty()) {
       result_.rejected.push_back({d.ring, d.ulysses, d.data, d.tensor, std::move(reason)});
@@ -172,14 +173,9 @@ class Search {
       if (a.fits != b.fits) return a.fits;
       return a.fits ? a.seconds_per_token < b.seconds_per_token : pricer_.overfull(a) < pricer_.overfull(b);
     });
-    if (list.empty() && request_.fixed.gated && result_.rejected.empty())
-      throw Infeasible(
-          "no mesh is legal: gated attention is for rings of more than one rank, whose blocks arrive",
-          {"--ring 2 or more", "no --gated"});
     if (list.empty())
-      throw Infeasible(
-          "no mesh is legal for this model on this cluster" + two_level_reason() + first_reasons(),
-          remedies_without_mesh());
+      throw Infeasible("no mesh is legal for this model on this cluster" + first_reasons(),
+                       remedies_without_mesh());
     if (!list.front().fits) throw does_not_fit(request_, pricer_, list.front());
     lead_with_simplest(list, [](const PlanCandidate& c) -> const PlanCandidate& { return c; });
     note_device_order(list.front().choice.placement.devices, *request_.cluster, result_.notes);
@@ -187,17 +183,9 @@ class Search {
     std::uint32_t extrapolation = 0;
     for (const PlanCandidate& c : list) extrapolation |= c.extrapolation;
     result_.calibration = request_.calibration->summary(extrapolation);
-    result_.verdict = compare_best(list, result_.calibration.kernel_error);
+    result_.verdict = compare_best(*request_.cluster, list, result_.calibration.kernel_error);
     if (result_.verdict.runner_up.empty()) result_.verdict.alone = why_alone();
     if (list.size() > request_.max_candidates) shorten();
-  }
-
-  /// A fixed method whose ring is a product of two degrees leaves meshes out without a reason of theirs.
-  [[nodiscard]] std::string two_level_reason() const {
-    if (!request_.fixed.method || !(*request_.fixed.method)->two_level_ring) return "";
-    return fmt::format(
-        ": {} runs laps inside laps and needs a ring that is a product of two degrees, such as 4 or 6",
-        (*request_.fixed.method)->word);
   }
 
   /// Why the best mesh has no runner-up: others do not fit, were not asked for, or are not legal.
@@ -254,6 +242,8 @@ class Search {
     if (const auto fixed = fixed_degrees(); !fixed.empty())
       list.push_back(fmt::format("free the degrees that are fixed ({})", fmt::join(fixed, ", ")));
     if (fixed_.head_chunks.value_or(1) > 1) list.emplace_back("fewer --head-chunks");
+    for (std::string& remedy : fixed_choice_remedies(fixed_, result_.rejected))
+      list.push_back(std::move(remedy));
     if (least_replicas_)
       list.push_back(
           fmt::format("--objective throughput: {} replicas, which take a batch each", *least_replicas_));

@@ -54,12 +54,10 @@ double uncertainty(const PlanCandidate& a, const PlanCandidate& b, double kernel
   return sum;
 }
 
-void suggest(const PlanCandidate& c, std::vector<std::string>& out) {
+void suggest(const topology::Cluster& cluster, const PlanCandidate& c, std::vector<std::string>& out) {
   if (c.attention.empty()) return;
-  const PassPrice& forward = c.attention.front().price.forward;
-  const Mesh& mesh = c.choice.mesh;
-  for (std::string& run :
-       mesh_measurements(mesh, forward.spans_hosts, forward.wire_bytes, forward.wire_bytes / mesh.ring()))
+  const LayerAttention& first = c.attention.front();
+  for (std::string& run : exchange_measurements(cluster, first.plan, first.price.forward))
     out.push_back(std::move(run));
 }
 
@@ -97,7 +95,8 @@ bool within_bands(const PlanCandidate& a, const PlanCandidate& b, double kernel_
   return std::abs(b.seconds_per_token - a.seconds_per_token) <= uncertainty(a, b, kernel_error);
 }
 
-Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_error) {
+Verdict compare_best(const topology::Cluster& cluster, const std::vector<PlanCandidate>& ranked,
+                     double kernel_error) {
   Verdict verdict;
   const PlanCandidate& best = ranked.front();
   const auto second = std::find_if(ranked.begin() + 1, ranked.end(), [&](const PlanCandidate& c) {
@@ -108,8 +107,8 @@ Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_err
   verdict.runner_up = describe(second->choice);
   verdict.tie = within_bands(best, *second, kernel_error);
   if (verdict.tie) {
-    suggest(best, verdict.tie_breaking_measurements);
-    suggest(*second, verdict.tie_breaking_measurements);
+    suggest(cluster, best, verdict.tie_breaking_measurements);
+    suggest(cluster, *second, verdict.tie_breaking_measurements);
     std::sort(verdict.tie_breaking_measurements.begin(), verdict.tie_breaking_measurements.end());
     verdict.tie_breaking_measurements.erase(
         std::unique(verdict.tie_breaking_measurements.begin(), verdict.tie_breaking_measurements.end()),
@@ -120,6 +119,11 @@ Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_err
 }
 
 namespace {
+
+/// Of the tensors that attention exchanges.
+DType type_of(const PlanCandidate& c) {
+  return c.attention.empty() ? DType::bf16 : c.attention.front().plan.shape.dtype;
+}
 
 /// The candidate on another mesh that is first with a rate of the machine times `factor`; none: the best is.
 const PlanCandidate* first_under(const PlanRequest& request, const PlanResult& result, const Doubt& doubt,
@@ -163,9 +167,9 @@ void name_guesses(const PlanRequest& request, PlanResult& result) {
     for (const double factor : {doubt.low, doubt.high}) {
       const PlanCandidate* first = first_under(request, result, doubt, factor);
       if (first == nullptr) continue;
-      verdict.guesses.push_back(
-          {doubt.input, doubt.provenance, factor, describe(first->choice),
-           measurement_of(doubt.of, *request.cluster, result.best().choice.mesh, first->choice.mesh)});
+      verdict.guesses.push_back({doubt.input, doubt.provenance, factor, describe(first->choice),
+                                 measurement_of(doubt.of, *request.cluster, type_of(result.best()),
+                                                result.best().choice.mesh, first->choice.mesh)});
       break;
     }
   if (verdict.guesses.empty()) return;

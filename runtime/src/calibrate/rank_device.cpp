@@ -10,6 +10,8 @@
 #include "usp/kernels/cuda_backends.hpp"
 #include "usp/kernels/kernel_factory.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace usp::measure {
@@ -40,6 +42,13 @@ RankDevice::RankDevice(const CalibrateOptions& options, bool on_gpu, comm::Commu
     memory_ = &kernels::host_memory();
     return;
   }
+  if (device::device_count() == 0)
+    throw EnvironmentError(fmt::format(
+        "{}; to calibrate the cores of this host, leave out --device, --devices and backends of "
+        "GPUs",
+        device::has_cuda()
+            ? "this process sees no GPU; see nvidia-smi and CUDA_VISIBLE_DEVICES"
+            : "this build has no CUDA support; configure with -DUSP_CUDA=ON on a machine of GPUs"));
   const int ordinal = device_of(comm::local_rank().value_or(control.rank()), options.devices);
   stream_.emplace(ordinal);
   own_memory_ = kernels::make_cuda_memory(*stream_);

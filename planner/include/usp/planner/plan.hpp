@@ -98,6 +98,7 @@ struct Choice {
   DkvReturn dkv_return = DkvReturn::circulate;
   int head_chunks = 1;
   bool prune = false;
+  bool gated = false;  ///< AttentionPlan::gated
   Recompute recompute = Recompute::full;
   Offload offload = {};
   int zero_stage = 3;
@@ -157,7 +158,7 @@ struct Rejection {
 /// What a flag that fixes a choice costs against leaving that choice to the planner.
 struct FlagCost {
   std::string flag;     ///< "--ulysses 8"
-  double slowdown = 0;  ///< seconds per token over those without it, minus one
+  double slowdown = 0;  ///< seconds per token over those without it, minus one; below 0: it gains
   std::string without;  ///< the best layout without it
 };
 
@@ -170,7 +171,8 @@ struct Verdict {
   std::vector<std::string> tie_breaking_measurements;  ///< commands; empty where there is no tie
   std::vector<GuessedInput> guesses;                   ///< unmeasured inputs that decide: each makes a tie
   std::vector<std::string> sensitive_terms;  ///< terms whose error alone, within its band, changes the choice
-  std::vector<FlagCost> flag_costs;          ///< of fixed choices that cost something, the dearest first
+  std::vector<FlagCost> flag_costs;  ///< of fixed choices that cost something, and of --gated, the dearest
+                                     ///< first
 };
 
 struct PlanResult {
@@ -208,10 +210,17 @@ struct LegalityInput {
   int devices_per_node = 0;
   int head_chunks = 1;                   ///< where they are fixed
   std::optional<i64> global_batch = {};  ///< rows that the data-parallel replicas share
+  const Constraints* fixed = nullptr;    ///< choices that not every ring has; null: none
 };
 /// Why a mesh is not allowed for these heads and tokens; empty when it is.
 [[nodiscard]] std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
                                              const Mesh& mesh);
+/// Why fixed.gated has no meaning on a mesh, beside the other fixed choices, in words that read on from
+/// "gated" or "--gated"; empty: it has, or is not asked for.
+[[nodiscard]] std::string gates_refused(const Constraints& fixed, const Mesh& mesh);
+/// Why the fixed method has not the fixed way of returning dK/dV: "dkv_return cycle follows ..."; empty: it
+/// has, or they are not both fixed.
+[[nodiscard]] std::string return_refused(const Constraints& fixed);
 /// Degrees U <= query_heads that split evenly: query_heads % U == 0 and (kv_heads % U == 0 or U % kv_heads ==
 /// 0).
 [[nodiscard]] bool even_degree(i64 query_heads, i64 kv_heads, int ulysses);

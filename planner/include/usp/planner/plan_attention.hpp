@@ -65,8 +65,8 @@ struct AttentionResult {
   std::vector<AttentionCandidate> candidates;  ///< best sum of the passes first; at least one per mesh
   AttentionCandidate best_forward;             ///< of all, by that pass alone
   AttentionCandidate best_backward;            ///< the same as best_forward when forward only
-  /// Where the request names no backend and the calibration several: the chosen one, the others by rising
-  /// time, those that do not take the call.
+  /// Where the request names no backend and the calibration several, or one that is not chosen: the chosen
+  /// one where it was measured, the others by rising time, those that do not take the call.
   std::vector<BackendPrice> backends;
   /// Of the best, for a backend with a fallback, on few enough ranks to be counted; backward where training.
   std::optional<schedule::StepBackends> forward_steps, backward_steps;
@@ -85,17 +85,17 @@ struct AttentionResult {
 
 /// What is said of a call with a block pattern: which blocks it skips comes with the run.
 [[nodiscard]] std::string block_pattern_note(const ScoreRules& score);
+/// What the gates of a plan gain or cost beside the same layout without them, of which both times are.
+[[nodiscard]] std::string gates_note(double gated_s, double ungated_s);
 
 /// What is said of a price that is of other devices than those that execute the plan; empty where they are
 /// the same. `all_devices` means threads of a host.
 [[nodiscard]] std::string priced_devices_note(const AttentionRequest& request);
-/// That the backend's kernels are for other cards than the cluster's, or that these are not known; empty
-/// where they run there.
-[[nodiscard]] std::string other_architecture_note(const AttentionRequest& request);
 
 /// Exhaustive, for each backend: every mesh of the cluster's devices (of the first ones, where ring and
 /// ulysses are fixed to fewer: the result notes it) x method x layout x dKV return x head chunks x axis
-/// order. Throws Infeasible with remedies when no mesh is legal, naming the nearest degrees that are.
+/// order. Throws Infeasible with remedies when no mesh is legal, naming the nearest degrees that are, and
+/// where the cluster's cards do not run the backend that is asked for.
 [[nodiscard]] AttentionResult plan_attention(const AttentionRequest& request);
 
 /// The recipe of a candidate.

@@ -18,7 +18,8 @@ namespace usp {
 /// one per pass. Throws InvalidInput for another document or version, for a run of another plan, of other
 /// ranks or another type, for one that went wrong, was dry, looked at every step or has no times, and for
 /// calls that rows do not describe: documents, windows, cross attention, unequal head dims, other methods
-/// than the ring.
+/// than the ring, head chunks, sinks and rules of scores; and where the request names another device or
+/// kernel than the run computed with.
 [[nodiscard]] std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
                                              const PlanFile& plan);
 

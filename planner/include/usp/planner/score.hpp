@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/error.hpp"
 #include "usp/planner/calibration.hpp"
 #include "usp/planner/cluster_summary.hpp"
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,7 +43,12 @@ struct ScoreRow {
   Transport transport = Transport::nccl;  ///< between its GPUs
   bool synchronised = true;  ///< the device was waited for after each call, so that its time is the call's
   std::optional<double> seconds;  ///< 1 / iters_per_s; empty: out of memory
+  /// Of a run in JSON: pointers to what the columns of a table hold, and of all others by ""; empty: a line.
+  std::map<std::string, std::string> keys = {};
 };
+
+/// Where a column of a row lies in its file: the line and the column of a table, the key of a run in JSON.
+[[nodiscard]] Where location_of(const ScoreRow& row, const std::string& file, const std::string& column);
 
 /// Reads the CSV: comment lines (#) and blank lines are skipped, the header names the columns machine, world,
 /// direction, causal, dtype, batch, seq, heads, kv_heads, head_dim, ring, ulysses, layout, exchange,

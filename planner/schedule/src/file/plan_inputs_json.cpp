@@ -114,7 +114,7 @@ Constraints fixed_in(ObjectReader reader) {
   fixed.recompute = maybe_word<Recompute>(reader, "recompute");
   fixed.zero_stage = maybe_int(reader, "zero_stage", 0, 3);
   fixed.offload = offload_in(reader);
-  if (reader.has("gated")) fixed.gated = reader.boolean("gated");
+  if (reader.has("gated")) fixed.gated = reader.maybe_boolean("gated").value_or(false);
   reader.finish();
   return fixed;
 }

@@ -73,19 +73,6 @@ void check_degrees(const Mesh& mesh) {
          fmt::format("{} times the ring is too many ranks; the most are {}", mesh.ulysses, max_ranks));
 }
 
-std::string gate_refusal(const AttentionPlan& plan) {
-  if (plan.mesh.ring() == 1) return "is for rings of more than one rank: nothing arrives on ring 1";
-  if (plan.dkv_return == DkvReturn::cycle)
-    return "is not for dkv_return cycle, whose own block travels before it is attended";
-  std::vector<std::string_view> others;
-  for (const Method method : methods())
-    if (method->joins_remote_blocks) others.push_back(method->word);
-  return fmt::format(
-      "needs blocks that come straight from their owners to memory which holds them all; method {} attends "
-      "one block after another in slots that are filled again, so use method {}",
-      word_of(plan.method), fmt::join(others, " or "));
-}
-
 void check_mesh_of(const AttentionPlan& plan) {
   const Mesh& mesh = plan.mesh;
   if (mesh.ulysses > plan.shape.query_heads)
@@ -97,7 +84,8 @@ void check_mesh_of(const AttentionPlan& plan) {
   if (plan.split_own_block && !schedule::may_split_own_block(plan))
     fail("split_own_block",
          "is for rings whose own block stays at home: not ring 1, and not dkv_return cycle");
-  if (plan.gated && !schedule::may_gate(plan)) fail("gated", gate_refusal(plan));
+  if (plan.gated && !schedule::may_gate(plan))
+    fail("gated", gate_refusal(plan.mesh, plan.method, plan.dkv_return));
 }
 
 void check_score(const AttentionPlan& plan) {
@@ -173,6 +161,20 @@ void check_plan_sizes(const AttentionPlan& plan) {
   check_ranges("replicated_q", plan.replicated_q, plan.shape.q_tokens);
   check_ranges("replicated_k", plan.replicated_k, plan.shape.kv_tokens);
   check_bytes(plan);
+}
+
+std::string gate_refusal(const Mesh& mesh, Method method, DkvReturn dkv_return) {
+  if (mesh.ring() == 1) return "is for rings of more than one rank: nothing arrives on ring 1";
+  if (dkv_return == DkvReturn::cycle)
+    return "is not for dkv_return cycle, whose own block travels before it is attended";
+  if (method->joins_remote_blocks) return "";
+  std::vector<std::string_view> others;
+  for (const Method other : methods())
+    if (other->joins_remote_blocks) others.push_back(other->word);
+  return fmt::format(
+      "needs blocks that come straight from their owners to memory which holds them all; method {} attends "
+      "one block after another in slots that are filled again, so use method {}",
+      word_of(method), fmt::join(others, " or "));
 }
 
 void check_mesh(const Mesh& mesh) {

@@ -18,7 +18,7 @@ function draw_answer() {
     element("p", {class: "layout", text: best.description}),
     element("ul", {class: "tiles"}, ...tiles.map(([value, name, share]) => element("li", {}, element("strong", {text: value}), element("span", {text: name}),
       share === undefined ? "" : element("div", {class: "meter"}, element("i", {style: `width:${Math.min(100, 100 * share)}%`}))))));
-  const warnings = [...data.plan.notes, ...v.flag_costs.map((cost) => `${cost.flag} costs ${percent(cost.slowdown)}: without it ${cost.without}`)];
+  const warnings = [...data.plan.notes, ...v.flag_costs.map((cost) => `${cost.flag} ${cost.slowdown < 0 ? "gains" : "costs"} ${percent(Math.abs(cost.slowdown))}: without it ${cost.without}`)];
   if (!data.plan.calibration.calibrated) warnings.unshift("Uncalibrated: all times come from data sheets.");
   if (warnings.length) box.append(element("div", {class: "warning"}, list_of(warnings)));
 }

@@ -22,7 +22,15 @@ class CardBackends {
   [[nodiscard]] bool run(Backend backend) const { return refusing(backend) == nullptr; }
   /// Why they do not ("it is for hopper cards, and a100-sxm is ampere"); empty: they do.
   [[nodiscard]] std::string refusal(Backend backend) const;
-  /// The same, or what the backend of the plan takes of no call of its passes; empty: nothing of the kind.
+  /// Throws Infeasible where the cards are of generations that do not run the backend of a call, naming those
+  /// that take it there. Ranks on the cores of hosts take any: they run none of GPUs' and are priced alone.
+  void check_runs(const AttentionPlan& call, bool training) const;
+  /// That it is not known whether the cards run a backend; empty: it is.
+  [[nodiscard]] std::string unknown_note(Backend backend) const;
+  /// That the price of a call is of other devices than those that execute it; empty: of the same.
+  /// @param of_host the devices are threads of a host
+  [[nodiscard]] std::string priced_devices_note(const AttentionPlan& call, bool training, bool of_host) const;
+  /// The refusal of a plan's backend, or what it takes of no call of its passes; empty: nothing of the kind.
   [[nodiscard]] std::string objection(const AttentionPlan& plan, bool training) const;
   /// Each backend of GPUs with its objection to a plan; empty: some has none.
   [[nodiscard]] std::string all_objections(AttentionPlan plan, bool training) const;

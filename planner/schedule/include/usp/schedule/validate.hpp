@@ -19,6 +19,10 @@ void check_attention_plan(const AttentionPlan& plan);
 /// max_ranks.
 void check_mesh(const Mesh& mesh);
 
+/// Why AttentionPlan::gated has no meaning, in words that read on from the field's name; empty: it has
+/// (schedule::may_gate).
+[[nodiscard]] std::string gate_refusal(const Mesh& mesh, Method method, DkvReturn dkv_return);
+
 /// The part of it on which every expansion and price relies, whatever the plan is worth: TokenMap and
 /// AttentionPricer ask it themselves. Ranges of all sizes, and bytes that 64 bits count.
 void check_plan_sizes(const AttentionPlan& plan);
