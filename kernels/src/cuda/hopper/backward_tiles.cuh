@@ -70,17 +70,6 @@ __device__ __forceinline__ void probabilities(float (&s)[rows / 2], const float*
     y = exp2_fast(__fmaf_rn(y, scale_log2, -of.y));
   });
 }
-/// tanh(S^T / softcap) becomes P^T times the slope of the softcap, and P^T rounded.
-template <class T, int rows>
-__device__ __forceinline__ void capped_probabilities(std::uint32_t (&rounded)[rows / 4], float (&s)[rows / 2],
-                                                     const float* lse, float scale_log2) {
-  each_pair<rows>(s, lse, [&](int pair, float& x, float& y, float2 of) {
-    const float of_x = exp2_fast(__fmaf_rn(x, scale_log2, -of.x)),
-                of_y = exp2_fast(__fmaf_rn(y, scale_log2, -of.y));
-    rounded[pair] = pack<T>(of_x, of_y);
-    x = of_x * slope_of_cap(x), y = of_y * slope_of_cap(y);
-  });
-}
 /// dP^T becomes dS^T, times the scale.
 template <int rows>
 __device__ __forceinline__ void score_grads(float (&dp)[rows / 2], const float (&p)[rows / 2],
@@ -94,6 +83,23 @@ template <class T, int rows>
 __device__ __forceinline__ void round_scores(std::uint32_t (&to)[rows / 4], const float (&s)[rows / 2]) {
 #pragma unroll
   for (int i = 0; i < rows / 4; ++i) to[i] = pack<T>(s[2 * i], s[2 * i + 1]);
+}
+
+/// dP^T becomes dS^T, times the scale. With a softcap, `s` is tanh(S^T / softcap) as yet, and becomes P^T.
+template <bool softcap, int rows>
+__device__ __forceinline__ void finish_scores(float (&dp)[rows / 2], float (&s)[rows / 2], const float* lse,
+                                              const float* delta, const BackwardParams& p) {
+  if constexpr (softcap) {
+    float slopes[rows / 2];
+#pragma unroll
+    for (int i = 0; i < rows / 2; ++i) slopes[i] = slope_of_cap(s[i]);
+    score_grads<rows>(dp, slopes, delta, p.scale);
+    probabilities<rows>(s, lse, p.scale_log2);
+#pragma unroll
+    for (int i = 0; i < rows / 2; ++i) dp[i] *= s[i];
+  } else {
+    score_grads<rows>(dp, s, delta, p.scale);
+  }
 }
 
 /// A warp's 16 keys of P^T or dS^T into tiles of `key_rows` rows, from a piece of 8 query rows on.

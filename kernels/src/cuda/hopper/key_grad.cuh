@@ -66,16 +66,14 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
         mask.rows[1] = shared.interval(ring.place)[row_of_tile() + 8];
       }
       products_wait<1>();
-      std::uint32_t rounded[step_rows / 4], ds[step_rows / 4];
       if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
       if (mask.masked) hide<step_rows>(s, mask, hidden_score<S::softcap>());
-      if constexpr (S::softcap)
-        capped_probabilities<T, step_rows>(rounded, s, shared.lse(ring.place), p.scale_log2);
-      else
-        probabilities<step_rows>(s, shared.lse(ring.place), p.scale_log2);
+      const float *const lse = shared.lse(ring.place), *const delta = lse + step_rows;
+      if constexpr (!S::softcap) probabilities<step_rows>(s, lse, p.scale_log2);
       products_wait<0>();
-      score_grads<step_rows>(dp, s, shared.lse(ring.place) + step_rows, p.scale);
-      if constexpr (!S::softcap) round_scores<T, step_rows>(rounded, s);
+      finish_scores<S::softcap, step_rows>(dp, s, lse, delta, p);
+      std::uint32_t rounded[step_rows / 4], ds[step_rows / 4];
+      round_scores<T, step_rows>(rounded, s);
       round_scores<T, step_rows>(ds, dp);
       if (note.continues == 0) arrive_of_warp(shared.keys_empty());
       turns.take();

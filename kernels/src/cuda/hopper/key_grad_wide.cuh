@@ -60,7 +60,7 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
   const auto columns = [&](const Operand& rows, int of_first) {
     return rows.moved(consumer * of_first / tile_columns * step_rows * tile_row_bytes);
   };
-  const auto begin_scores = [&](float(&s)[queries / 2], std::uint32_t(&rounded)[queries / 4], int stage) {
+  const auto begin_scores = [&](float(&s)[queries / 2], int stage) {
     if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
     TileMask mask{shared.note(stage).masked != 0, {}};
     if (mask.masked) {
@@ -71,10 +71,7 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
       }
       hide<queries>(s, mask, hidden_score<S::softcap>());
     }
-    if constexpr (S::softcap)
-      capped_probabilities<T, queries>(rounded, s, shared.lse(stage) + first_query, p.scale_log2);
-    else
-      probabilities<queries>(s, shared.lse(stage) + first_query, p.scale_log2);
+    if constexpr (!S::softcap) probabilities<queries>(s, shared.lse(stage) + first_query, p.scale_log2);
   };
   Ring<S::claim_slots> claims;
   Ring<S::stages> ring;
@@ -94,7 +91,6 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
     while (!ends) {
       // Steps of the same keys, or one of them.
       float s[queries / 2], dp[queries / 2];
-      std::uint32_t rounded[queries / 4];
       shared.q_full(ring.place).wait(ring.parity);
       if (shared.note(ring.place).loads_keys != 0) {
         shared.keys_full().wait(keys.parity);
@@ -108,14 +104,15 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
       multiply_queries<S, S::Dv, queries>(dp, v, own(d_o_at(o_ring.place)));
       products_commit();
       products_wait<1>();
-      begin_scores(s, rounded, ring.place);
+      begin_scores(s, ring.place);
       // The last of these steps is computed by code of its own: products are issued on every path or none.
       const auto compute_step = [&](auto is_last) {
         constexpr bool continues = !decltype(is_last)::value;
         products_wait<0>();
-        score_grads<queries>(dp, s, shared.lse(ring.place) + first_query + step_rows, p.scale);
-        std::uint32_t ds[queries / 4];
-        if constexpr (!S::softcap) round_scores<T, queries>(rounded, s);
+        const float *const lse = shared.lse(ring.place) + first_query, *const delta = lse + step_rows;
+        finish_scores<S::softcap, queries>(dp, s, lse, delta, p);
+        std::uint32_t rounded[queries / 4], ds[queries / 4];
+        round_scores<T, queries>(rounded, s);
         round_scores<T, queries>(ds, dp);
         Ring<S::stages> next = ring;
         next.advance();
@@ -147,7 +144,7 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
           products_begin();
           multiply_queries<S, S::Dv, queries>(dp, v, own(d_o_at(o_next.place)));
           products_commit();
-          begin_scores(s, rounded, next.place);
+          begin_scores(s, next.place);
           products_wait<1>();
         } else {
           products_wait<0>();

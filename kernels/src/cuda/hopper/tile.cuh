@@ -98,7 +98,7 @@ __device__ __forceinline__ void cap_scores(float (&s)[count], float factor) {
 /// What hides a score of backward: its probability is zero, and with a softcap zero times the slope too.
 template <bool softcap>
 [[nodiscard]] __device__ __forceinline__ float hidden_score() {
-  return softcap ? -1e18f : minus_infinity();
+  return softcap ? -1e12f : minus_infinity();
 }
 
 /// Adds up to two neighbouring floats to a row that no other thread of the launch writes.
