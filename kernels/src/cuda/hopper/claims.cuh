@@ -17,7 +17,7 @@ struct ClaimedTile {
 };
 [[nodiscard]] __device__ __forceinline__ ClaimedTile claim_tile(const CommonParams& p) {
   int number = atomicAdd(p.next_claim, 1);
-  if (number >= p.claim_count) return {{-1, 0, 0, 0, 0}, 0};
+  if (number >= p.claim_count) return {{-1, 0, 0, 0, 0, 0}, 0};
   int tile_begin = 0, run = 0;
 #pragma unroll 1
   while (number >= p.run_ends[run] * p.heads_of_all) tile_begin = p.run_ends[run++];

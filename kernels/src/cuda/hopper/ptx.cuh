@@ -57,6 +57,11 @@ struct Ring {
     if (++place == count) place = 0, parity ^= 1;
   }
 };
+template <int count>
+[[nodiscard]] __device__ __forceinline__ Ring<count> next_of(Ring<count> ring) {
+  ring.advance();
+  return ring;
+}
 
 /// Barriers that are initialized become visible to tensor copies; a barrier of the block comes next.
 __device__ __forceinline__ void fence_barrier_init() {

@@ -13,6 +13,11 @@ namespace usp::kernels::hopper {
   return static_cast<int>(threadIdx.x) & 31;
 }
 
+/// A number that all lanes of a warp hold; it is kept in a uniform register rather than computed anew.
+[[nodiscard]] __device__ __forceinline__ int same_of_warp(int number) {
+  return __shfl_sync(~0u, number, 0);
+}
+
 /// One arrival of a whole warp.
 __device__ __forceinline__ void arrive_of_warp(Barrier barrier) {
   __syncwarp();
