@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../tiles/rows.cuh"
 #include "arrivals.cuh"
-#include "forward_shared.cuh"
+#include "forward_rows.cuh"
 #include "query_tiles.cuh"
 
 /// Attention forward: a tile of 128 query rows stays, keys and values stream by. A row is a token of a head;
@@ -79,84 +78,6 @@ __device__ __forceinline__ void claim_and_clear(const ForwardParams& p, const Fo
       kv.advance();
     });
   }
-}
-
-/// Two query rows of a thread: running maxima (log2 units), the thread's part of the sums, sum P V.
-template <class S>
-struct Rows {
-  float top[2], sum[2];
-  float o[S::Dv / 2];
-};
-
-/// The empty state of a head.
-[[nodiscard]] __device__ __forceinline__ float empty_lse(const ForwardParams& p, int head) {
-  return p.sink != nullptr ? static_cast<float>(p.sink[head]) : minus_infinity();
-}
-
-template <class S, int h>
-__device__ __forceinline__ void begin_row(Rows<S>& rows, const ForwardParams& p, const Claim& claim,
-                                          const QueryRow& row) {
-  const int lane = lane_of_warp();
-  const bool inside = row.token < claim.row_end, carried = !p.overwrite && inside;
-  float lse = minus_infinity();
-  if (p.overwrite)
-    lse = empty_lse(p, row.head);
-  else if (carried)
-    lse = *row_of<float>(p.lse, claim.batch, row.head, row.token);
-  const bool holds = lse != minus_infinity();
-  // Sums of a warp are rescaled together: other tiles' rows, which may hold anything, never ask for it.
-  rows.top[h] = inside ? lse * log2_e : -minus_infinity();
-  rows.sum[h] = holds && (lane & 3) == 0 ? 1.f : 0.f;
-#pragma unroll
-  for (int n = 0; n < S::Dv / 8; ++n) rows.o[4 * n + 2 * h] = rows.o[4 * n + 2 * h + 1] = 0.f;
-  if (!carried || !holds) return;
-  const float* from = row_of<float>(p.o, claim.batch, row.head, row.token);
-#pragma unroll
-  for (int n = 0; n < S::Dv / 8; ++n) {
-    const float2 x = load_pair(from, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs);
-    rows.o[4 * n + 2 * h] = x.x, rows.o[4 * n + 2 * h + 1] = x.y;
-  }
-}
-
-/// Writes what a row has become; a carried row that saw nothing is left alone.
-template <class S, int h>
-__device__ __forceinline__ void end_row(const Rows<S>& rows, const ForwardParams& p, const Claim& claim,
-                                        const QueryRow& row) {
-  using T = typename S::T;
-  const int lane = lane_of_warp();
-  const bool inside = row.token < claim.row_end;
-  const int token = inside ? row.token : claim.row;
-  float* lse = row_of<float>(p.lse, claim.batch, row.head, token);
-  const float before = p.overwrite ? empty_lse(p, row.head) : *lse;
-  // The four lanes of a row have all read before one of them writes.
-  float sum = rows.sum[h];
-  sum += __shfl_xor_sync(~0u, sum, 1);
-  sum += __shfl_xor_sync(~0u, sum, 2);
-  const float top = rows.top[h];
-  // Only a row that saw nothing still has the maximum and the sum that it began with.
-  const bool untouched = before * log2_e == top && sum == (before == minus_infinity() ? 0.f : 1.f);
-  const bool writes = inside && (!untouched || p.overwrite);
-  const float inverse = sum > 0 ? 1.f / sum : 0.f;
-  const bool pieces = S::Dv <= 128 && p.o_pieces;  // more sums leave no registers for it
-  if (p.o.type != DType::fp32 && pieces)
-    store_row<T, S::Dv, h>(row_of<typename T::type>(p.o, claim.batch, row.head, token), rows.o, inverse, p.dv,
-                           writes);
-  if (!writes) return;
-  if ((lane & 3) == 0) *lse = untouched ? before : (top + log2f(sum)) * ln_2;
-  if (p.o.type == DType::fp32) {
-    float* const to = row_of<float>(p.o, claim.batch, row.head, token);
-#pragma unroll
-    for (int n = 0; n < S::Dv / 8; ++n)
-      store_pair(to, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs,
-                 {rows.o[4 * n + 2 * h] * inverse, rows.o[4 * n + 2 * h + 1] * inverse});
-    return;
-  }
-  if (pieces) return;
-  auto* const to = row_of<typename T::type>(p.o, claim.batch, row.head, token);
-#pragma unroll
-  for (int n = 0; n < S::Dv / 8; ++n)
-    store_rounded<T>(to, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs,
-                     {rows.o[4 * n + 2 * h] * inverse, rows.o[4 * n + 2 * h + 1] * inverse});
 }
 
 /// Factors by which a tile's scores move the sums of two rows; moved: the same for a warp.
@@ -243,23 +164,6 @@ __device__ __forceinline__ void multiply_values(float (&o)[S::Dv / 2], const std
 #pragma unroll
   for (int k = 0; k < S::keys / 16; ++k)
     RegisterProduct<typename S::T, S::Dv, Major::mn>::add(o, p + 4 * k, v.step<Major::mn, S::keys>(k), true);
-}
-
-template <class S>
-__device__ __forceinline__ void begin_rows(Rows<S>& rows, const ForwardParams& p, const Claim& claim) {
-  begin_row<S, 0>(rows, p, claim, query_row(p, claim, row_of_tile()));
-  begin_row<S, 1>(rows, p, claim, query_row(p, claim, row_of_tile() + 8));
-}
-
-/// Writes the rows of a claim, which is over then.
-template <class S>
-__device__ __forceinline__ void end_claim(const Rows<S>& rows, const ForwardParams& p,
-                                          const ForwardShared<S>& shared, Places<S>& at) {
-  const Claim& claim = shared.claim(at.claims.place);
-  end_row<S, 0>(rows, p, claim, query_row(p, claim, row_of_tile()));
-  end_row<S, 1>(rows, p, claim, query_row(p, claim, row_of_tile() + 8));
-  arrive_of_warp(shared.claim_empty(at.claims.place));
-  at.claims.advance();
 }
 
 /// Products of a warpgroup with the tiles at its places.

@@ -13,13 +13,15 @@ struct ForwardShape {
   static constexpr bool turns = turns_;
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), consumer_warps = 4 * consumers;
   static constexpr int q_bytes = query_rows * Dk * 2, k_bytes = keys * Dk * 2, v_bytes = keys * Dv * 2;
+  /// Where results pass; with one buffer of queries there is no room.
+  static constexpr int staged_bytes = q_buffers > 1 ? query_rows* Dv * 2 : 0;
 };
 
 /// Shared memory of a block.
 template <class S>
 struct ForwardShared {
   static constexpr int q = 0, k = q + S::q_buffers * S::q_bytes, v = k + S::stages * S::k_bytes,
-                       intervals = v + S::stages * S::v_bytes,
+                       staged = v + S::stages * S::v_bytes, intervals = staged + S::staged_bytes,
                        claims = intervals + S::stages * query_rows * static_cast<int>(sizeof(Interval)),
                        masked = claims + S::claim_slots * static_cast<int>(sizeof(Claim)),
                        barriers = masked + 16;
