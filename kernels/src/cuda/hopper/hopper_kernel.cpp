@@ -154,6 +154,7 @@ void describe_query_tiles(Params& p, Engine& engine, const BlockList<Args>& list
   for (const Args& block : list) keys += block.k.rows;
   const i64 kv_bytes = keys * (a.k.width + a.v.width) * bytes_of(a.k.type);
   p.section_heads = section_heads(section_bytes, (kv_bytes << p.bundle_log2) / a.scope.group, p.heads_of_all);
+  p.mixes_tiles = true;
   describe(p, engine, list, tiles, a.overwrite, {query_rows >> p.bundle_log2, key_rows, 1 << p.bundle_log2});
 }
 

@@ -39,6 +39,7 @@ struct CommonParams {
   GateWatch watch;
   int heads_of_all = 0;           ///< heads times batch: query heads forward, in bundles, KV heads backward
   int section_heads = 1;          ///< of them in a section; the last section may have fewer
+  bool mixes_tiles = false;       ///< heavy and light tiles by turns, but in the last section
   int head_begin = 0, group = 1;  ///< query heads of the call, and of a KV head
   int kv_begin = 0;               ///< KV heads of the call
   int q_head_begin = 0;           ///< of the view

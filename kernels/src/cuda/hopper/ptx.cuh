@@ -81,6 +81,13 @@ __device__ __forceinline__ void grow_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(registers));
 }
 
+/// So many bits from the lowest on; none below 0, all from 32 on.
+__device__ __forceinline__ std::uint32_t low_bits(int count) {
+  std::uint32_t bits;
+  asm("bmsk.clamp.b32 %0, 0, %1;\n" : "=r"(bits) : "r"(max(count, 0)));
+  return bits;
+}
+
 /// threadIdx.x, read anew: where registers are scarce, what follows from it is not kept.
 __device__ __forceinline__ int thread_now() {
   int thread;
