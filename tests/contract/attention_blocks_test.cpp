@@ -38,9 +38,9 @@ Case documents() {
 std::vector<Case> block_cases() {
   std::vector<Case> all{zigzag(), documents()};
   for (const Case& c : all_cases())
-    for (const char* name :
-         {"full_tiles", "causal_tiles", "window", "window_both_ways", "stripe", "unequal_steps", "keys_apart",
-          "kv_group_spans_ranks", "head_dim_128", "head_dim_80", "batch", "sink", "all_terms_stripe"})
+    for (const char* name : {"full_tiles", "causal_tiles", "window", "window_both_ways", "stripe",
+                             "unequal_steps", "keys_apart", "kv_group_spans_ranks", "head_dim_128",
+                             "head_dim_80", "batch", "sink", "softcap_128_128", "all_terms_stripe"})
       if (c.name == name) all.push_back(c);
   return all;
 }

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -183,8 +184,8 @@ class Trial {
     return {o.values(), lse.values(), delta.values(), dq.values(), dk.values(), dv.values(), d_sink};
   }
   [[nodiscard]] kernels::AttendScope scope(std::size_t first, std::size_t end) const {
-    return {c.query_heads, c.group, c.slices.data() + first, static_cast<i64>(end - first),
-            &terms.terms,  progress};
+    return {c.query_heads, c.group, c.slices.data() + first, static_cast<i64>(end - first), &terms.terms,
+            progress,      use};
   }
 
   const Case& c;
@@ -193,6 +194,7 @@ class Trial {
   Tensor4 o, lse, delta, dq, dk, dv;
   std::vector<double> d_sink;
   kernels::Progress progress;
+  std::optional<usp::Backend> use;  ///< of the scope
 
  private:
   void set_sinks() {

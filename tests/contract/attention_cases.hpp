@@ -123,6 +123,18 @@ inline void add_heads(std::vector<Case>& all) {
   }
 }
 
+/// A softcap with head dims of every kernel, in tiles that are masked and some that are not.
+inline void add_capped_heads(std::vector<Case>& all) {
+  for (const auto& [dqk, dv] : {std::pair<i64, i64>{64, 64}, {128, 128}, {192, 128}, {256, 256}}) {
+    Case c = one_slice("softcap_", banded(70, 330, -230, unbounded), dqk);
+    c.name += std::to_string(dqk) + "_" + std::to_string(dv);
+    c.dv = dv;
+    c.softcap = 1.5;
+    c.query_heads = {0, 2}, c.group = 2;
+    all.push_back(c);
+  }
+}
+
 inline kernels::BlockMask block_mask(i64 block_q, i64 block_k, i64 queries, i64 keys) {
   return {block_q, block_k, (queries + block_q - 1) / block_q, (keys + block_k - 1) / block_k, nullptr};
 }
@@ -174,6 +186,7 @@ inline std::vector<Case> all_cases() {
   std::vector<Case> all;
   add_slices(all);
   add_heads(all);
+  add_capped_heads(all);
   add_features(all);
   for (std::size_t i = 0; i < all.size(); ++i) all[i].seed = i + 1;
   return all;

@@ -9,11 +9,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <cudaTypedefs.h>
 #include <deque>
 #include <memory>
 #include <optional>
+#include <random>
+#include <thread>
 #include <vector>
 
 /// Lists whose blocks of keys arrive on a GPU during the call. There is one GPU: copies from page-locked
@@ -108,8 +111,10 @@ class GatedTrial {
     }
   }
   /// Lets a block go on its way.
-  void release(std::size_t block) {
-    std::atomic_ref(words()[block]).store(gates_[block].value, std::memory_order_release);
+  void release(std::size_t block) { release(block, gates_[block].value); }
+  /// The same of a pass that is not the last one that has begun.
+  void release(std::size_t block, std::uint32_t epoch) {
+    std::atomic_ref(words()[block]).store(epoch, std::memory_order_release);
   }
   void release_all() {
     for (std::size_t block = 1; block < gates_.size(); ++block) release(block);
@@ -157,6 +162,9 @@ class GatedTrial {
     const std::vector<kernels::AttendGradArgs> blocks = grad_args();
     run_once(kernel, list_of(blocks, gated));
   }
+  /// o, lse, delta, dq, then dk and dv by block.
+  [[nodiscard]] const std::deque<DeviceCopy>& results() const { return results_; }
+  static constexpr std::size_t forward_results = 2, dq_result = 3;
   void poison_results() {
     for (DeviceCopy& x : results_) x.poison();
   }
@@ -191,11 +199,23 @@ class GatedTrial {
   device::DeviceBuffer flags_;
   device::PinnedBuffer words_;  ///< by block: it may go; then stop and fault
   std::vector<kernels::Gate> gates_;
-  std::deque<DeviceCopy> results_, keys_;  ///< o, lse, delta, dq, then dk and dv; k and v by block
+  std::deque<DeviceCopy> results_, keys_;  ///< results(); k and v by block
   std::optional<DeviceCopy> q_, d_o_;
   std::deque<device::PinnedBuffer> sources_;  ///< as keys_
   std::deque<device::Stream> copies_;         ///< by block
   device::Event call_end_;
 };
+
+/// Releases blocks in an order, after a time each.
+inline std::thread release_in_order(GatedTrial& run, std::vector<std::size_t> order, std::mt19937& random) {
+  std::vector<int> delays;
+  for (std::size_t i = 0; i < order.size(); ++i) delays.push_back(static_cast<int>(random() % 300));
+  return std::thread([&run, order = std::move(order), delays = std::move(delays)] {
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(delays[i]));
+      run.release(order[i]);
+    }
+  });
+}
 
 }  // namespace usp::test

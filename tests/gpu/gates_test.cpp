@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../contract/attention_cases.hpp"
 #include "gated_trial.hpp"
+#include "trial_differences.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/kernels/cuda_backends.hpp"
@@ -26,6 +27,14 @@ Case causal_blocks(i64 head_dim, int group) {
   Case c = one_slice("gates", banded(512, 1536, 0, unbounded), head_dim);
   c.slices.front().q_pos = 1024;
   c.query_heads = {0, 40}, c.group = group;
+  return c;
+}
+
+/// Few tiles, so that a thousand runs take seconds.
+Case few_tiles() {
+  Case c = one_slice("few tiles", banded(192, 640, 0, unbounded), 64);
+  c.slices.front().q_pos = 448;
+  c.query_heads = {0, 24}, c.group = 4;
   return c;
 }
 
@@ -82,18 +91,6 @@ class Gates : public testing::TestWithParam<const BackendTraits*> {
   std::unique_ptr<kernels::AttentionKernel> kernel_;
 };
 
-/// Releases blocks in an order, after a time each.
-std::thread release_in_order(GatedTrial& run, std::vector<std::size_t> order, std::mt19937& random) {
-  std::vector<int> delays;
-  for (std::size_t i = 0; i < order.size(); ++i) delays.push_back(static_cast<int>(random() % 300));
-  return std::thread([&run, order = std::move(order), delays = std::move(delays)] {
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      std::this_thread::sleep_for(std::chrono::microseconds(delays[i]));
-      run.release(order[i]);
-    }
-  });
-}
-
 TEST_P(Gates, BlocksArriveInAnyOrder) {
   const Case c = causal_blocks(128, 4);
   const Inputs in(c, DType::bf16, DType::bf16);
@@ -149,6 +146,74 @@ TEST_P(Gates, ResultsDoNotDependOnTheTimeOfArrival) {
     gated.bring_back();
     pass % 4 == 0 ? expect_equal(gated, truth) : expect_equal_forward(gated, truth);
   }
+}
+
+TEST_P(Gates, AThousandOrdersOfArrivalGiveTheSameBits) {
+  if (!kernel_->waits_inside(Pass::forward)) GTEST_SKIP() << "it waits on its stream";
+  const bool backward_too = kernel_->waits_inside(Pass::backward);
+  const Case c = few_tiles();
+  const Inputs in(c, DType::bf16, DType::bf16);
+  constexpr i64 count = 5;
+  GatedTrial truth(c, in, count, *memory_);
+  truth.attend(*kernel_, false);
+  truth.delta(*kernel_);
+  truth.grad(*kernel_, false);
+  constexpr std::uint32_t runs = 1000, first = 0xffffffffU - runs;  // epochs wrap on the way
+  GatedTrial gated(c, in, count, *memory_, first);
+  const std::vector<kernels::AttendArgs> blocks = gated.attend_args();
+  const std::vector<kernels::AttendGradArgs> grads = gated.grad_args();
+  const auto forward = kernel_->prepare_blocks(gated.list_of(blocks, true));
+  const auto backward = kernel_->prepare_blocks(gated.list_of(grads, true));
+  TrialDifferences differences(truth, *memory_);
+  std::mt19937 random(3);
+  std::vector<std::size_t> order{1, 2, 3, 4};
+  std::uint32_t epoch = first;
+  const auto run = [&](const auto& call) {
+    gated.begin_pass(epoch++);
+    std::thread releases = release_in_order(gated, order, random);
+    call();
+    releases.join();
+    memory_->synchronize();  // the next pass begins before its blocks are released
+  };
+  for (std::uint32_t i = 0; i < runs; ++i) {
+    std::next_permutation(order.begin(), order.end());
+    gated.poison_results();
+    run([&] { forward->run(gated.list_of(blocks, true)); });
+    gated.delta(*kernel_);
+    if (backward_too) run([&] { backward->run(gated.list_of(grads, true)); });
+    differences.add(gated, backward_too ? truth.results().size() : GatedTrial::forward_results);
+  }
+  EXPECT_EQ(gated.fault().reason, Reason::none);
+  const std::vector<Difference> found = differences.read();
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (i != GatedTrial::dq_result)
+      EXPECT_EQ(found[i].words, 0U) << "tensor " << i;
+    else
+      EXPECT_LT(found[i].greatest, 1e-5F);
+  }
+}
+
+/// The second list, of the next epoch, is enqueued while the first one waits.
+TEST_P(Gates, TwoListsInARowShareTheirFlags) {
+  const Case c = causal_blocks(64, 4);
+  const Inputs in(c, DType::bf16, DType::bf16);
+  const Truth truth = ungated(c, in, 4);
+  GatedTrial gated(c, in, 4, *memory_);
+  const std::vector<kernels::AttendArgs> blocks = gated.attend_args();
+  const auto forward = kernel_->prepare_blocks(gated.list_of(blocks, true));
+  gated.begin_pass(1);
+  gated.release_all();
+  forward->run(gated.list_of(blocks, true));  // nothing is allocated later
+  memory_->synchronize();
+  gated.poison_results();
+  for (const std::uint32_t epoch : {2U, 3U}) {
+    gated.begin_pass(epoch);
+    forward->run(gated.list_of(blocks, true));
+  }
+  for (const std::uint32_t epoch : {2U, 3U})
+    for (const std::size_t block : {3U, 1U, 2U}) gated.release(block, epoch);
+  gated.bring_back();
+  expect_equal_forward(gated, truth);
 }
 
 TEST_P(Gates, FlagsThatAreSetLetCallsPass) {

@@ -21,7 +21,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 SKIPPED = 77
 SUITES = ["copy_engine", "cuda_graph", "device_memory", "device_scope", "c_gpu", "regions_cuda", "attention_gpu",
-          "cudnn_kernel", "hopper_units", "attention_kernel_cuda", "gates"]
+          "cudnn_kernel", "hopper_units", "hopper_jitter", "hopper_runs", "hopper_errors", "attention_kernel_cuda", "gates"]
 # A transfer that waits holds up all others of one hardware queue, which this test forbids.
 ONE_QUEUE_FILTER = "-*AWaitIsForItsOwnTransfer*"
 

@@ -163,6 +163,25 @@ TEST(HopperBlockTiles, ArrivingBlocksAreClaimedInTheOrderOfTheList) {
   EXPECT_EQ(order_by_block(table).busy, (std::vector<int>{2, 6, 8}));
 }
 
+TEST(HopperBlockTiles, NearTilesFollowEachOtherAndTheLightestEndTheLaunch) {
+  // Documents of 7, 1 and 8 tiles of keys: their last tiles are the lightest.
+  std::vector<schedule::Slice> slices;
+  i64 row = 0;
+  for (const i64 tiles : {7, 1, 8}) {
+    schedule::Slice s = test::banded(128 * tiles, 128 * tiles, 0, unbounded);
+    s.q_row = s.k_row = s.dk_row = s.q_pos = s.k_pos = row;
+    slices.push_back(s);
+    row += 128 * tiles;
+  }
+  TileTable<QuerySegment> table = key_tiles({slices.data(), 3}, {{row, true}}, key_tile(128, 128));
+  const ClaimRuns runs = order_by_row(table);
+  EXPECT_EQ(runs.busy, std::vector<int>{16});
+  std::vector<int> rows;
+  for (const TileEntry& tile : table.tiles) rows.push_back(tile.row / 128);
+  // An eighth of 7 * 8 / 2 + 1 + 8 * 9 / 2 tiles of queries: 3 + 2 + 1 + 1 + 1.
+  EXPECT_EQ(rows, (std::vector<int>{0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 5, 14, 6, 7, 15}));
+}
+
 TEST(HopperBlockTiles, MeetEveryVisiblePairOnceInItsBlock) {
   std::vector<Draw> draws = test::contract_draws();
   for (std::uint64_t seed = 1; seed <= 20; ++seed) draws.push_back(test::random_draw(seed));

@@ -23,6 +23,7 @@ struct Configuration {
   double dropout = 0;
   bool rounded = true;  ///< overwrite results in bf16; otherwise a carried fp32 state
   bool deterministic = false;
+  double softcap = 0;
   i64 window = 0;  ///< keys that a causal query sees, itself included; 0: all before it
 };
 
@@ -80,6 +81,12 @@ std::vector<Configuration> configurations() {
   c = {"dropout_hd128_causal_16k", 16384, 16, 16, 128, 128, true, {}};
   c.dropout = 0.1;
   all.push_back(c);
+  for (const char* name : {"hd64_causal_16k", "hd128_gqa_causal_16k", "hd256_causal_16k"}) {
+    c = *std::find_if(all.begin(), all.end(), [&](const Configuration& other) { return other.name == name; });
+    c.name = "softcap_" + c.name;
+    c.softcap = 50;
+    all.push_back(c);
+  }
   return all;
 }
 
@@ -173,6 +180,7 @@ void bench(Backend backend, const Configuration& c) {
   kernels::ScoreTerms terms;
   terms.scale = 1 / std::sqrt(static_cast<double>(c.dqk));
   terms.dropout = c.dropout;
+  terms.softcap = c.softcap;
   const kernels::AttendScope scope{{0, c.heads},  static_cast<int>(c.heads / c.kv_heads),
                                    slices.data(), static_cast<i64>(slices.size()),
                                    &terms,        {}};

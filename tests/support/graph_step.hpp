@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/device/check.cuda.hpp"
+#include "cuda_graph.hpp"
+
 #include "usp/device/device.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 #include "usp/kernels/kernel_factory.hpp"
 #include "usp/runtime/attention.hpp"
 
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
 
-/// A step of attention on one rank's GPU, and CUDA graphs of it.
+/// A step of attention on one rank's GPU.
 namespace usp::test {
 
 inline constexpr i64 tokens = 520;
@@ -98,37 +98,6 @@ struct Step {
 
   AttentionOperator& attention;
   DeviceTensor q, k, v, d_out, out, dq, dk, dv;
-};
-
-/// Captures what `body` enqueues; the capture ends also when it throws.
-class Graph {
- public:
-  Graph(const device::CallStream& stream, const std::function<void()>& body) {
-    device::check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
-                       "cudaStreamBeginCapture");
-    try {
-      body();
-    } catch (...) {
-      cudaStreamEndCapture(stream.get(), &graph_);
-      if (graph_ != nullptr) cudaGraphDestroy(graph_);
-      throw;
-    }
-    device::check_cuda(cudaStreamEndCapture(stream.get(), &graph_), "cudaStreamEndCapture");
-    device::check_cuda(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
-  }
-  ~Graph() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-    if (graph_ != nullptr) cudaGraphDestroy(graph_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void replay(const device::CallStream& stream) const {
-    device::check_cuda(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
-  }
-
- private:
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
 };
 
 /// Gradients repeat bit for bit.

@@ -70,9 +70,12 @@ TEST(KernelScratch, HopperSumsDqWhereItIsRoundedAndLeavesRoomToItsFallback) {
   AttentionPlan added = plan;
   added.shape.head_dim_qk = added.shape.head_dim_v = 2 * width;
   EXPECT_EQ(scratch(added), rows * heads * 2 * width * 4);
+  AttentionPlan capped = added;
+  capped.score.softcap = 30;
+  EXPECT_EQ(scratch(capped), 0) << "with a softcap dq has a launch of its own";
   added.mesh = {1, 2, 1};
   EXPECT_EQ(scratch(added), 0);
-  plan.score.softcap = 30;
+  plan.score.alibi = true;
   EXPECT_EQ(scratch(plan), scratch(plan_of(Backend::mma, 1, 2)));
 }
 
@@ -83,7 +86,7 @@ TEST(KernelScratch, PassesOfTwoBackendsKeepTheirOwn) {
     EXPECT_EQ(scratch(plan_of(Backend::hopper_cudnn, ring, 2)), scratch(plan_of(Backend::cudnn, ring, 2)));
   }
   AttentionPlan plan = plan_of(Backend::hopper_cudnn, 1, 2);
-  plan.score.softcap = 30;  // both leave all to kernels of their own
+  plan.score.alibi = true;  // both leave all to kernels of their own
   AttentionPlan mma = plan;
   mma.backend = Backend::mma;
   EXPECT_GE(scratch(plan), scratch(mma));

@@ -168,7 +168,8 @@ TEST(KernelTraits, HopperIsForItsArchitectureAlone) {
   EXPECT_EQ(refuses([](auto& c) { c.compute_major = 8; }), schedule::UnsupportedReason::architecture);
   EXPECT_EQ(refuses([](auto& c) { c.compute_major = 10; }), schedule::UnsupportedReason::architecture);
   EXPECT_EQ(refuses([](auto& c) { c.negative_scale = true; }), schedule::UnsupportedReason::negative_scale);
-  EXPECT_EQ(refuses([](auto& c) { c.softcap = true; }), schedule::UnsupportedReason::softcap);
+  EXPECT_EQ(refuses([](auto& c) { c.softcap = true; }), schedule::UnsupportedReason::none);
+  EXPECT_EQ(refuses([](auto& c) { c.alibi = true; }), schedule::UnsupportedReason::alibi);
   EXPECT_EQ(refuses([](auto& c) { c.dqk = 132; }), schedule::UnsupportedReason::head_dim_step);
   EXPECT_EQ(refuses([](auto& c) { c.backward = c.deterministic = true; }), schedule::UnsupportedReason::none);
 }

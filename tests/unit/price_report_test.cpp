@@ -92,7 +92,7 @@ TEST(PriceReport, APassThatIsLeftToAFallbackIsPricedAsThat) {
   Machine machine("h200");
   machine.calibration = calibration_of(machine.cluster, "h200_sxm-pair");
   AttentionCall call = call_of(1, 8);
-  call.plan.score.softcap = 30;
+  call.plan.score.alibi = true;
   const auto priced = [&](Backend backend) {
     call.plan.backend = backend;
     return price_call(machine.cluster, machine.calibration, call);

@@ -146,10 +146,14 @@ TEST(StepBackends, OfTwoPartsEachPassIsItsOwn) {
   EXPECT_EQ(mixed.backend.use, Backend::cudnn);
   EXPECT_NE(mixed.reason.find("slice"), std::string::npos);
   EXPECT_FALSE(schedule::computes_delta(plan));
-  plan.score.softcap = 30;
+  AttentionPlan capped = plan;
+  capped.score.softcap = 30;
+  expect_all(steps_of(capped, 0, Pass::forward), Backend::hopper, schedule::UnsupportedReason::none);
+  expect_all(steps_of(capped, 0, Pass::backward), Backend::hopper, schedule::UnsupportedReason::softcap);
+  plan.score.alibi = true;
   EXPECT_EQ(schedule::all_left_note(plan, true, {}, {}),
             "backend hopper_cudnn: every step goes to the mma kernel: " +
-                schedule::text_of(schedule::UnsupportedReason::softcap, Backend::hopper) +
+                schedule::text_of(schedule::UnsupportedReason::alibi, Backend::hopper) +
                 "; plan with --backend mma");
 }
 

@@ -71,7 +71,8 @@ void note_void_choices(const PlanRequest& request, const PlanCandidate& best,
         kinds_text(w.offload, ",")));
 }
 
-/// Softcap and ALiBi go to the kernels that compute them, and are priced by these where they were measured.
+/// Softcap and ALiBi go to the kernels that compute them, and are priced by these where they were measured,
+/// which was without: every score costs more.
 void note_scores(const PlanRequest& request, const PlanCandidate& best, std::vector<std::string>& notes) {
   const CardBackends cards(*request.cluster, *request.calibration);
   for (const LayerAttention& layer : best.attention) {
@@ -79,10 +80,10 @@ void note_scores(const PlanRequest& request, const PlanCandidate& best, std::vec
     if (!plan.backend->on_gpu || (plan.score.softcap == 0 && !plan.score.alibi)) continue;
     const Backend computes = cards.computing(plan, Pass::forward, {0, plan.shape.query_heads});
     notes.push_back(fmt::format(
-        "logits with {} are computed by {} alone, {}", plan.score.softcap != 0 ? "softcap" : "ALiBi",
+        "logits with {} are computed by {}, {}", plan.score.softcap != 0 ? "softcap" : "ALiBi",
         word_of(computes),
         request.calibration->measured(computes)
-            ? "by whose measured kernels they are priced"
+            ? "by whose kernels, measured without, they are priced: attention takes longer"
             : "whose kernels the calibration did not measure: attention takes longer than its price"));
     return;
   }

@@ -6,102 +6,150 @@
 /// Attention backward: a tile of 128 key rows stays with its dK and dV, queries and dO of all query heads of
 /// the KV head stream by in steps of 64 rows. Two warpgroups hold 64 keys each; S and dP are computed
 /// transposed, so that P and dS are operands right from their registers. dS passes through shared memory
-/// once, for dQ, of which each warpgroup computes a half and which tensor copies add to global memory.
+/// once, for dQ, of which each warpgroup computes a half and which tensor copies add to global memory. dQ of
+/// a step is computed in the step that follows: no warpgroup waits for dS of the other, and one computes
+/// products while the other computes probabilities.
 namespace usp::kernels::hopper {
+
+[[nodiscard]] __device__ __forceinline__ int consumer_now() {
+  return (thread_now() >> 7) - 1;
+}
+
+/// Tiles of dS by the count of steps before: which buffer, and the parity of its phase.
+struct ScoreTile {
+  int place;
+  std::uint32_t parity;
+  __device__ __forceinline__ explicit ScoreTile(int step)
+      : place(step & 1), parity(static_cast<std::uint32_t>(step >> 1) & 1) {}
+};
+
+/// P^T and dS^T of a warpgroup's keys and the queries of a step, rounded.
+template <class S>
+__device__ __forceinline__ void compute_scores(const BackwardParams& p, const BackwardShared<S>& shared,
+                                               const Ring<S::stages>& ring, bool masked,
+                                               std::uint32_t (&rounded)[S::step_rows / 4],
+                                               std::uint32_t (&ds)[S::step_rows / 4]) {
+  constexpr int rows = S::step_rows;
+  const Operand q(block_address(shared.q + ring.place * S::q_bytes), rows),
+      d_o(block_address(shared.d_o + ring.place * S::o_bytes), rows);
+  const Operand k(block_address(shared.k + 64 * consumer_now() * tile_row_bytes), S::key_rows);
+  float s[rows / 2], dp[rows / 2];
+  products_begin();
+  multiply_queries<S, S::Dk, rows>(s, k, q);
+  products_commit();
+  shared.o_full(ring.place).wait(ring.parity);
+  products_begin();
+  multiply_queries<S, S::Dv, rows>(dp, k.moved(shared.v - shared.k), d_o);
+  products_commit();
+  const TileMask mask = mask_of_keys(shared, ring.place, masked);
+  products_wait<1>();
+  if (mask.masked) hide<rows>(s, mask);
+  probabilities<rows>(s, shared.lse(ring.place), p.scale_log2);
+  products_wait<0>();
+  score_grads<rows>(dp, s, shared.lse(ring.place) + rows, p.scale);
+  round_scores<typename S::T, rows>(rounded, s);
+  round_scores<typename S::T, rows>(ds, dp);
+}
+
+/// dQ of a step, a warpgroup's columns, from dS of both; enqueued.
+template <class S>
+__device__ __forceinline__ void multiply_scores(float (&dq)[S::dq_columns / 2],
+                                                const BackwardShared<S>& shared, int place) {
+  constexpr int key_rows = S::key_rows;
+  const Operand ds(block_address(shared.scores + place * S::score_bytes), key_rows),
+      keys(block_address(shared.k + consumer_now() * key_rows * tile_row_bytes), key_rows);
+  products_begin();
+#pragma unroll
+  for (int k = 0; k < key_rows / 16; ++k)
+    SharedProduct<typename S::T, S::dq_columns, Major::mn, Major::mn>::add(
+        dq, ds.step<Major::mn, key_rows>(k), keys.step<Major::mn, key_rows>(k), k != 0);
+  products_commit();
+}
+
+/// Gives a warp's rows of dS of a step to both warpgroups.
+template <class S>
+__device__ __forceinline__ void share_scores(const BackwardShared<S>& shared, const ScoreTile& tile,
+                                             const std::uint32_t (&ds)[S::step_rows / 4]) {
+  shared.scores_empty(tile.place).wait(tile.parity ^ 1);
+  store_scores<S::step_rows, S::key_rows>(block_address(shared.scores + tile.place * S::score_bytes), ds,
+                                          16 * warp_of_consumers(), 0);
+  fence_async_proxy();
+  arrive_of_warp(shared.scores_full(tile.place));
+}
+
+/// dQ of the last step with these keys.
+template <class S>
+__device__ __forceinline__ void finish_keys(const BackwardParams& p, const BackwardShared<S>& shared,
+                                            const ScoreTile& tile, int batch) {
+  float dq[S::dq_columns / 2];
+  shared.scores_full(tile.place).wait(tile.parity);
+  multiply_scores(dq, shared, tile.place);
+  products_wait<0>();
+  arrive_of_warp(shared.scores_empty(tile.place));
+  arrive_of_warp(shared.keys_empty());
+  add_query_columns(dq, p, shared, batch, true);
+}
 
 /// A warpgroup's 64 keys of one claim after the other.
 template <class S>
-__device__ __forceinline__ void compute(const BackwardParams& p, const BackwardShared<S>& shared,
-                                        int consumer) {
+__device__ __forceinline__ void compute(const BackwardParams& p, const BackwardShared<S>& shared) {
   using T = typename S::T;
-  constexpr int key_rows = S::key_rows, step_rows = S::step_rows;
-  const auto row_of_tile = [] { return 16 * ((thread_now() >> 5) - 4) + (lane_of_warp() >> 2); };
-  const Operand k_rows(block_address(shared.k + 64 * consumer * tile_row_bytes), key_rows);
-  const Operand v_rows = k_rows.moved(shared.v - shared.k);
-  const Operand k_columns(block_address(shared.k + consumer * key_rows * tile_row_bytes), key_rows);
   Ring<S::claim_slots> claims;
   Ring<S::stages> ring;
   Ring<1> keys;
+  int step = 0;
   for (;;) {
     // The claim stays in shared memory until its end: registers are scarce here.
     shared.claim_full(claims.place).wait(claims.parity);
     const GradClaim& claim = shared.claim(claims.place);
     if (claim.row < 0) break;
-    const int steps = claim.steps;
     float dk[S::Dk / 2], dv[S::Dv / 2];
     clear(dk);
     clear(dv);
+    bool late = false;  // dQ of the step before is yet to be computed
 #pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
+    for (int left = claim.steps; left > 0; --left, ++step) {
       shared.q_full(ring.place).wait(ring.parity);
       const StepNote note = shared.note(ring.place);
       if (note.loads_keys != 0) {
-        if (step != 0) arrive_of_warp(shared.keys_empty());
         shared.keys_full().wait(keys.parity);
         keys.advance();
       }
-      const int q_at = shared.q + ring.place * S::q_bytes, o_at = shared.d_o + ring.place * S::o_bytes;
-      const Operand q(block_address(q_at), step_rows), d_o(block_address(o_at), step_rows);
-      float s[step_rows / 2], dp[step_rows / 2];
-      {
-        products_begin();
-        multiply_queries<S, S::Dk, step_rows>(s, k_rows, q);
-        products_commit();
-        shared.o_full(ring.place).wait(ring.parity);
-        products_begin();
-        multiply_queries<S, S::Dv, step_rows>(dp, v_rows, d_o);
-        products_commit();
-      }
-      TileMask mask{note.masked != 0, {}};
-      if (mask.masked) {
-        mask.rows[0] = shared.interval(ring.place)[row_of_tile()];
-        mask.rows[1] = shared.interval(ring.place)[row_of_tile() + 8];
-      }
-      products_wait<1>();
-      if (mask.masked) hide<step_rows>(s, mask);
-      probabilities<step_rows>(s, shared.lse(ring.place), p.scale_log2);
-      products_wait<0>();
-      score_grads<step_rows>(dp, s, shared.lse(ring.place) + step_rows, p.scale);
-      std::uint32_t rounded[step_rows / 4], ds[step_rows / 4];
-      round_scores<T, step_rows>(rounded, s);
-      round_scores<T, step_rows>(ds, dp);
-      {
-        products_begin();
-        multiply_rounded<S, S::Dv>(dv, rounded, d_o);
-        products_commit();
-      }
-      const std::uint32_t ds_at = block_address(shared.scores + ring.place * S::score_bytes);
-      store_scores<step_rows, key_rows>(ds_at, ds, 16 * ((thread_now() >> 5) - 4), 0);
-      fence_async_proxy();
-      named_barrier_wait(1, 256);
+      const Operand q(block_address(shared.q + ring.place * S::q_bytes), S::step_rows),
+          d_o(block_address(shared.d_o + ring.place * S::o_bytes), S::step_rows);
+      std::uint32_t rounded[S::step_rows / 4], ds[S::step_rows / 4];
+      compute_scores(p, shared, ring, note.masked != 0, rounded, ds);
+      products_begin();
+      multiply_rounded<S, S::Dv>(dv, rounded, d_o);
+      products_commit();
+      share_scores(shared, ScoreTile(step), ds);
+      const ScoreTile before(step - 1);
+      if (late) shared.scores_full(before.place).wait(before.parity);
+      // Of no use where nothing is late; ptxas serializes products that a branch goes around.
       float dq[S::dq_columns / 2];
-      {
-        const Operand ds_columns(ds_at, key_rows);
-        products_begin();
-#pragma unroll
-        for (int k = 0; k < key_rows / 16; ++k)
-          SharedProduct<T, S::dq_columns, Major::mn, Major::mn>::add(
-              dq, ds_columns.step<Major::mn, key_rows>(k), k_columns.step<Major::mn, key_rows>(k), k != 0);
-        products_commit();
-        products_begin();
-        multiply_rounded<S, S::Dk>(dk, ds, q);
-        products_commit();
-      }
+      multiply_scores(dq, shared, before.place);
+      products_begin();
+      multiply_rounded<S, S::Dk>(dk, ds, q);
+      products_commit();
       products_wait<1>();
-      arrive_of_warp(shared.o_empty(ring.place));
-      add_query_columns(dq, p, shared, ring.place, claim.batch, consumer);
+      if (late) arrive_of_warp(shared.scores_empty(before.place));
+      add_query_columns(dq, p, shared, claim.batch, late);
+      if (lane_of_warp() == 0) shared.place(warp_of_consumers()) = {note.row, note.head};
       products_wait<0>();
       arrive_of_warp(shared.q_empty(ring.place));
+      arrive_of_warp(shared.o_empty(ring.place));
       ring.advance();
+      late = note.continues != 0;
+      if (!late) finish_keys(p, shared, ScoreTile(step), claim.batch);
     }
-    if (steps > 0) arrive_of_warp(shared.keys_empty());
     const BlockGrads& grads = p.grads[claim.block];
-    write_key_grads<T, S::Dk>(dk, grads.dk, grads, claim, claim.row + row_of_tile(), {0, p.dqk});
-    write_key_grads<T, S::Dv>(dv, grads.dv, grads, claim, claim.row + row_of_tile(), {0, p.dv});
+    const int row = claim.row + row_of_consumers();
+    write_key_grads<T, S::Dk>(dk, grads.dk, grads, claim, row, {0, p.dqk});
+    write_key_grads<T, S::Dv>(dv, grads.dv, grads, claim, row, {0, p.dv});
     arrive_of_warp(shared.claim_empty(claims.place));
     claims.advance();
   }
-  if ((thread_now() & 127) == 0) added_boxes_wait();
+  if (lane_of_warp() == 0) added_boxes_wait();
 }
 
 template <class S>
@@ -109,7 +157,7 @@ __global__ __launch_bounds__(S::threads, 1) void backward_kernel(const __grid_co
   const BackwardShared<S> shared;
   share_block(
       shared, [&](int warp) { prepare_steps(p, shared, warp); },
-      [&](int consumer) { compute(p, shared, consumer); });
+      [&](int /*consumer*/) { compute(p, shared); });
 }
 
 template <class S>

@@ -9,7 +9,7 @@
 namespace usp::kernels::hopper {
 
 [[nodiscard]] __device__ __forceinline__ GradClaim make_claim(const BackwardParams& p) {
-  const ClaimedTile claimed = claim_tile(p);
+  const ClaimedTile claimed = claim_tile(p, false);
   GradClaim claim{claimed.tile.row};
   claim.block = claimed.tile.block;
   claim.batch = claimed.head / p.kv_heads, claim.kv_head = p.kv_begin + claimed.head % p.kv_heads;
@@ -42,21 +42,22 @@ __device__ __forceinline__ void each_step(const BackwardParams& p, const GradCla
   };
   KeyLoad loaded{0, 0, -1};
 #pragma unroll 1
-  for (int head = claim.head_begin; head < claim.head_end; ++head)
+  for (int i = claim.segment_begin; i < claim.segment_end; ++i) {
+    const QuerySegment segment = p.segments[i];
+    const KeyLoad load{segment.shift, segment.load_begin, segment.load_end};
+    const bool last = i + 1 == claim.segment_end;
+    const bool joins = !last && load_of(i + 1) == load;
 #pragma unroll 1
-    for (int i = claim.segment_begin; i < claim.segment_end; ++i) {
-      const QuerySegment segment = p.segments[i];
-      const KeyLoad load{segment.shift, segment.load_begin, segment.load_end};
-      const bool last = i + 1 == claim.segment_end;
-      const bool ends = last && head + 1 == claim.head_end;
-      const bool joined = !ends && load_of(last ? claim.segment_begin : i + 1) == load;
+    for (int head = claim.head_begin; head < claim.head_end; ++head) {
+      const bool last_head = head + 1 == claim.head_end;
 #pragma unroll 1
       for (int row = segment.begin; row < segment.end; row += step_rows) {
-        const bool over = row + step_rows >= segment.end;
-        body(segment, head, row, StepKeys{!(load == loaded), !over || joined, over && ends});
+        const bool over = row + step_rows >= segment.end && last_head;
+        body(segment, head, row, StepKeys{!(load == loaded), !over || joins, over && last});
         loaded = load;
       }
     }
+  }
 }
 
 /// Claims work and issues all loads; one thread.
@@ -135,6 +136,12 @@ __device__ __forceinline__ void each_claimed_step(const BackwardParams& p, const
   }
 }
 
+/// Where the value of a query row of a step lies in shared memory: a lane of a warp reads those of two blocks
+/// of 8 columns of scores at once.
+[[nodiscard]] __device__ __forceinline__ int place_of_row(int row) {
+  return (row & ~15) + 4 * ((row >> 1) & 3) + 2 * ((row >> 3) & 1) + (row & 1);
+}
+
 /// lse and delta of every step; one warp. The latency of memory is longer than a step: those of further steps
 /// are on their way while a step's are made ready.
 template <class S>
@@ -147,10 +154,11 @@ __device__ __forceinline__ void prepare_rows(const BackwardParams& p, const Back
     float* const rows = shared.lse(ready.place);
 #pragma unroll
     for (int i = lane; i < S::step_rows; i += 32) {
+      float &lse = rows[place_of_row(i)], &delta = rows[S::step_rows + place_of_row(i)];
       // Rows without a sum have no probabilities.
-      const bool sees = rows[i] != minus_infinity();
-      rows[i] = sees ? rows[i] * log2_e : -minus_infinity();
-      rows[S::step_rows + i] = sees ? rows[S::step_rows + i] * p.scale : 0.f;
+      const bool sees = lse != minus_infinity();
+      lse = sees ? lse * log2_e : -minus_infinity();
+      delta = sees ? delta * p.scale : 0.f;
     }
     __syncwarp();
     if (lane == 0) shared.q_full(ready.place).arrive();
@@ -163,12 +171,12 @@ __device__ __forceinline__ void prepare_rows(const BackwardParams& p, const Back
                       float* const rows = shared.lse(ring.place);
 #pragma unroll
                       for (int i = lane; i < S::step_rows; i += 32) {
+                        float* const at = rows + place_of_row(i);
                         if (row + i < segment.end) {
-                          copy_word(rows + i, row_of<float>(p.lse, claim.batch, head, row + i));
-                          copy_word(rows + S::step_rows + i,
-                                    row_of<float>(p.delta, claim.batch, head, row + i));
+                          copy_word(at, row_of<float>(p.lse, claim.batch, head, row + i));
+                          copy_word(at + S::step_rows, row_of<float>(p.delta, claim.batch, head, row + i));
                         } else {
-                          rows[i] = minus_infinity();
+                          *at = minus_infinity();
                         }
                       }
                       copied_words_commit();
@@ -197,7 +205,10 @@ __device__ __forceinline__ void prepare_masks(const BackwardParams& p, const Bac
 #pragma unroll 1
                         for (int key = lane; key < S::key_rows; key += 32) {
                           const Interval seen = queries_of(slice, claim.row + segment.shift + key);
-                          shared.interval(ring.place)[key] = {seen.begin - row, seen.end - row};
+                          const auto in_step = [&](int at) {
+                            return static_cast<std::uint8_t>(min(max(at - row, 0), S::step_rows));
+                          };
+                          shared.interval(ring.place)[key] = {in_step(seen.begin), in_step(seen.end)};
                         }
                       }
                       __syncwarp();

@@ -14,18 +14,21 @@ struct KeyTileShape {
   static constexpr int Dk = Dk_, Dv = Dv_, key_rows = key_rows_, step_rows = step_rows_;
   static constexpr int stages = stages_, o_stages = o_stages_, claim_slots = 2;
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), consumer_warps = 4 * consumers;
+  /// The warpgroups read each other's tiles of dS.
+  static constexpr bool shares_scores = false;
   static constexpr int k_bytes = key_rows * Dk * 2, v_bytes = key_rows * Dv * 2;
   static constexpr int q_bytes = step_rows * Dk * 2, o_bytes = step_rows * Dv * 2;
   /// A tile of dS or of P.
   static constexpr int score_bytes = key_rows * step_rows * 2;
   static constexpr int box_columns = 32, box_bytes = sum_rows * box_columns * 4;
   /// A warpgroup's tile of dQ.
-  static constexpr int dq_columns = tile_columns, dq_bytes = sum_rows * dq_columns * 4;
+  static constexpr int dq_columns = tile_columns, dq_bytes = step_rows * dq_columns * 4;
 };
 
 template <class T, int Dk, int Dv>
-struct BackwardShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_tile(Dk, Dv).step, 2, 2> {
+struct BackwardShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_tile(Dk, Dv).step, 3, 3> {
   static constexpr int score_tiles = 2, dq_tiles = 2;
+  static constexpr bool shares_scores = true;
   static_assert(Dk == 2 * tile_columns, "each warpgroup has a tile of columns of dQ");
 };
 
@@ -34,10 +37,21 @@ struct GradClaim {
   int row, kv_head, batch, steps, segment_begin, segment_end, head_begin, head_end, block, unused[3];
 };
 
+/// Query rows of a step, from the first on, that a key row sees.
+struct StepInterval {
+  std::uint8_t begin, end;
+  __device__ __forceinline__ operator Interval() const { return {begin, end}; }
+};
+
 /// What the consumers need to know of a step.
 struct StepNote {
   std::int16_t masked, loads_keys;
   std::int16_t continues, ends;  ///< the next step has the same keys; there is none
+  int row, head;
+};
+
+/// Where dQ of a tile of dS goes.
+struct QueryPlace {
   int row, head;
 };
 
@@ -48,10 +62,13 @@ struct BackwardShared {
                        scores = d_o + S::o_stages * S::o_bytes, dq = scores + S::score_tiles * S::score_bytes,
                        rows = dq + S::dq_tiles * S::dq_bytes,
                        intervals = rows + S::stages * S::step_rows * 2 * static_cast<int>(sizeof(float)),
-                       claims = intervals + S::stages * S::key_rows * static_cast<int>(sizeof(Interval)),
+                       claims = intervals + S::stages * S::key_rows * static_cast<int>(sizeof(StepInterval)),
                        notes = claims + S::claim_slots * static_cast<int>(sizeof(GradClaim)),
-                       barriers = notes + S::stages * static_cast<int>(sizeof(StepNote));
-  static constexpr int barrier_count = 2 * S::claim_slots + 3 + 3 * S::stages + 2 * S::o_stages;
+                       places = notes + S::stages * static_cast<int>(sizeof(StepNote)),
+                       barriers = places + S::consumer_warps * static_cast<int>(sizeof(QueryPlace));
+  static constexpr int shared_scores = S::shares_scores ? S::score_tiles : 0;
+  static constexpr int barrier_count =
+      2 * S::claim_slots + 3 + 3 * S::stages + 2 * S::o_stages + 2 * shared_scores;
   static constexpr int bytes = barriers + 8 * barrier_count;
 
   [[nodiscard]] __device__ __forceinline__ Barrier barrier(int index) const {
@@ -76,14 +93,24 @@ struct BackwardShared {
   }
   /// A last step of a segment has landed, and its rows behind the segment are yet to be zeroed.
   [[nodiscard]] __device__ __forceinline__ Barrier tail_landed(int i) const { return barrier(tails + i); }
+  static constexpr int shares = tails + S::stages;
+  /// A tile of dS is whole, and read by both warpgroups.
+  [[nodiscard]] __device__ __forceinline__ Barrier scores_full(int i) const { return barrier(shares + i); }
+  [[nodiscard]] __device__ __forceinline__ Barrier scores_empty(int i) const {
+    return barrier(shares + shared_scores + i);
+  }
   [[nodiscard]] __device__ __forceinline__ GradClaim& claim(int i) const {
     return reinterpret_cast<GradClaim*>(block_memory + claims)[i];
   }
   [[nodiscard]] __device__ __forceinline__ StepNote& note(int stage) const {
     return reinterpret_cast<StepNote*>(block_memory + notes)[stage];
   }
-  [[nodiscard]] __device__ __forceinline__ Interval* interval(int stage) const {
-    return reinterpret_cast<Interval*>(block_memory + intervals) + stage * S::key_rows;
+  /// A warp's own.
+  [[nodiscard]] __device__ __forceinline__ QueryPlace& place(int warp) const {
+    return reinterpret_cast<QueryPlace*>(block_memory + places)[warp];
+  }
+  [[nodiscard]] __device__ __forceinline__ StepInterval* interval(int stage) const {
+    return reinterpret_cast<StepInterval*>(block_memory + intervals) + stage * S::key_rows;
   }
   /// Of each query row of a step: lse in log2 units, then delta times the scale.
   [[nodiscard]] __device__ __forceinline__ float* lse(int stage) const {
@@ -98,6 +125,8 @@ struct BackwardShared {
     for (int i = 0; i < S::stages; ++i)
       q_full(i).init(4), q_empty(i).init(S::consumer_warps), tail_landed(i).init(1);
     for (int i = 0; i < S::o_stages; ++i) o_full(i).init(2), o_empty(i).init(S::consumer_warps);
+    for (int i = 0; i < shared_scores; ++i)
+      scores_full(i).init(S::consumer_warps), scores_empty(i).init(S::consumer_warps);
     fence_barrier_init();
   }
 };

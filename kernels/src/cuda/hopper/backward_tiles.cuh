@@ -6,6 +6,27 @@
 /// What the consumers of the backward kernels do with tiles of scores and of gradients.
 namespace usp::kernels::hopper {
 
+/// Of the 8 warps of two consumers, and the first of the two rows of 8 that a thread has in a tile of keys.
+/// Both are computed anew: registers are scarce.
+[[nodiscard]] __device__ __forceinline__ int warp_of_consumers() {
+  return (thread_now() >> 5) - 4;
+}
+[[nodiscard]] __device__ __forceinline__ int row_of_consumers() {
+  return 16 * warp_of_consumers() + (lane_of_warp() >> 2);
+}
+
+/// What a thread's two key rows see of the queries of a stage.
+template <class S>
+[[nodiscard]] __device__ __forceinline__ TileMask mask_of_keys(const BackwardShared<S>& shared, int stage,
+                                                               bool masked) {
+  TileMask mask{masked, {}};
+  if (masked) {
+    mask.rows[0] = shared.interval(stage)[row_of_consumers()];
+    mask.rows[1] = shared.interval(stage)[row_of_consumers() + 8];
+  }
+  return mask;
+}
+
 /// S^T or dP^T: a warpgroup's keys times `queries` rows of Q or dO, of `width` columns; enqueued.
 template <class S, int width, int queries>
 __device__ __forceinline__ void multiply_queries(float (&s)[queries / 2], const Operand& keys,
@@ -26,36 +47,48 @@ __device__ __forceinline__ void multiply_rounded(float (&sum)[columns / 2],
                                                             rows.step<Major::mn, S::step_rows>(k), true);
 }
 
-/// S^T becomes P^T: columns are query rows.
-template <int rows>
-__device__ __forceinline__ void probabilities(float (&s)[rows / 2], const float* lse, float scale_log2) {
-  const int first = 2 * (lane_of_warp() & 3);
+/// Scores of a thread by pairs of neighbouring query rows, which are columns of S^T and dP^T:
+/// body(number of the pair, x, y, what `of` holds of their rows).
+template <int rows, class Body>
+__device__ __forceinline__ void each_pair(float (&s)[rows / 2], const float* of, const Body& body) {
+  const auto* const fours = reinterpret_cast<const float4*>(of) + (lane_of_warp() & 3);
 #pragma unroll
-  for (int n = 0; n < rows / 8; ++n) {
-    const float2 of = *reinterpret_cast<const float2*>(lse + 8 * n + first);
+  for (int n = 0; n < rows / 8; n += 2) {
+    const float4 of_rows = fours[2 * n];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float &x = s[4 * n + 2 * h], &y = s[4 * n + 2 * h + 1];
-      x = exp2_fast(__fmaf_rn(x, scale_log2, -of.x));
-      y = exp2_fast(__fmaf_rn(y, scale_log2, -of.y));
+      body(2 * n + h, s[4 * n + 2 * h], s[4 * n + 2 * h + 1], float2{of_rows.x, of_rows.y});
+      body(2 * n + h + 2, s[4 * n + 2 * h + 4], s[4 * n + 2 * h + 5], float2{of_rows.z, of_rows.w});
     }
   }
+}
+/// S^T becomes P^T.
+template <int rows>
+__device__ __forceinline__ void probabilities(float (&s)[rows / 2], const float* lse, float scale_log2) {
+  each_pair<rows>(s, lse, [&](int, float& x, float& y, float2 of) {
+    x = exp2_fast(__fmaf_rn(x, scale_log2, -of.x));
+    y = exp2_fast(__fmaf_rn(y, scale_log2, -of.y));
+  });
+}
+/// tanh(S^T / softcap) becomes P^T times the slope of the softcap, and P^T rounded.
+template <class T, int rows>
+__device__ __forceinline__ void capped_probabilities(std::uint32_t (&rounded)[rows / 4], float (&s)[rows / 2],
+                                                     const float* lse, float scale_log2) {
+  each_pair<rows>(s, lse, [&](int pair, float& x, float& y, float2 of) {
+    const float of_x = exp2_fast(__fmaf_rn(x, scale_log2, -of.x)),
+                of_y = exp2_fast(__fmaf_rn(y, scale_log2, -of.y));
+    rounded[pair] = pack<T>(of_x, of_y);
+    x = of_x * slope_of_cap(x), y = of_y * slope_of_cap(y);
+  });
 }
 /// dP^T becomes dS^T, times the scale.
 template <int rows>
 __device__ __forceinline__ void score_grads(float (&dp)[rows / 2], const float (&p)[rows / 2],
                                             const float* delta, float scale) {
-  const int first = 2 * (lane_of_warp() & 3);
-#pragma unroll
-  for (int n = 0; n < rows / 8; ++n) {
-    const float2 of = *reinterpret_cast<const float2*>(delta + 8 * n + first);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float &x = dp[4 * n + 2 * h], &y = dp[4 * n + 2 * h + 1];
-      x = p[4 * n + 2 * h] * __fmaf_rn(x, scale, -of.x);
-      y = p[4 * n + 2 * h + 1] * __fmaf_rn(y, scale, -of.y);
-    }
-  }
+  each_pair<rows>(dp, delta, [&](int pair, float& x, float& y, float2 of) {
+    x = p[2 * pair] * __fmaf_rn(x, scale, -of.x);
+    y = p[2 * pair + 1] * __fmaf_rn(y, scale, -of.y);
+  });
 }
 template <class T, int rows>
 __device__ __forceinline__ void round_scores(std::uint32_t (&to)[rows / 4], const float (&s)[rows / 2]) {
@@ -77,40 +110,47 @@ __device__ __forceinline__ void store_scores(std::uint32_t tile, const std::uint
         scores + 4 * k);
 }
 
-/// A warp's 16 query rows of a tile of columns of dQ into boxes of 32 columns.
+/// A warp's 16 query rows of a tile of columns of dQ into boxes of 32 columns. Lanes of odd rows store two
+/// blocks of 8 columns the other way round, so that no two lanes meet in a bank.
 template <class S>
-__device__ __forceinline__ void store_query_grads(std::uint32_t boxes, const float (&dq)[S::dq_columns / 2],
-                                                  int first_row) {
+__device__ __forceinline__ void store_query_grads(std::uint32_t boxes, const float (&dq)[S::dq_columns / 2]) {
   const int lane = lane_of_warp(), g = lane >> 2, c = lane & 3;
+  const bool odd = (g & 1) != 0;
 #pragma unroll
-  for (int n = 0; n < S::dq_columns / 8; ++n)
+  for (int n = 0; n < S::dq_columns / 8; n += (n & 1) != 0 ? 3 : 1)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = first_row + g + 8 * h, piece = (2 * (n & 3) + (c >> 1)) ^ (g & 7);
-      store_shared_pair(boxes + static_cast<std::uint32_t>((n >> 2) * S::box_bytes + row * tile_row_bytes +
-                                                           (piece << 4) + 8 * (c & 1)),
-                        dq[4 * n + 2 * h], dq[4 * n + 2 * h + 1]);
+      const int i = 4 * n + 2 * h, j = i + 8, piece = (2 * (n & 3) + (c >> 1)) ^ g ^ (odd ? 4 : 0);
+      const std::uint32_t row =
+          boxes +
+          static_cast<std::uint32_t>((n >> 2) * S::box_bytes + (g + 8 * h) * tile_row_bytes + 8 * (c & 1));
+      store_shared_pair(row + static_cast<std::uint32_t>(piece << 4), odd ? dq[j] : dq[i],
+                        odd ? dq[j + 1] : dq[i + 1]);
+      store_shared_pair(row + static_cast<std::uint32_t>((piece ^ 4) << 4), odd ? dq[i] : dq[j],
+                        odd ? dq[i + 1] : dq[j + 1]);
     }
 }
 
-/// Adds a warpgroup's tile of columns of dQ of a step to global memory.
+/// Adds a warp's rows of a warpgroup's columns of dQ of a step to global memory.
 template <class S>
 __device__ __forceinline__ void add_query_columns(const float (&dq)[S::dq_columns / 2],
                                                   const BackwardParams& p, const BackwardShared<S>& shared,
-                                                  int stage, int batch, int tile) {
-  const int thread = thread_now(), half = (thread >> 7) - 1;
-  const std::uint32_t boxes = block_address(shared.dq + half * S::dq_bytes);
-  const bool leads = (thread & 127) == 0;
-  if (leads) added_boxes_wait_read();
-  named_barrier_wait(2 + half, 128);
-  store_query_grads<S>(boxes, dq, 16 * ((thread >> 5) & 3));
+                                                  int batch, bool adds) {
+  constexpr int boxes_of_warp = S::dq_columns / S::box_columns;
+  const int warp = warp_of_consumers();
+  const std::uint32_t boxes = block_address(shared.dq + warp * boxes_of_warp * S::box_bytes);
+  if (lane_of_warp() == 0) added_boxes_wait_read();
+  __syncwarp();
+  store_query_grads<S>(boxes, dq);
   fence_async_proxy();
-  named_barrier_wait(2 + half, 128);
-  if (!leads) return;
-  const StepNote note = shared.note(stage);
+  __syncwarp();
+  if (lane_of_warp() != 0 || !adds) return;
+  const QueryPlace at = shared.place(warp);
 #pragma unroll
-  for (int box = 0; box < S::dq_columns / S::box_columns; ++box)
-    add_box(p.dq, {tile * S::dq_columns + box * S::box_columns, note.head - p.dq_head_begin, note.row, batch},
+  for (int box = 0; box < boxes_of_warp; ++box)
+    add_box(p.dq,
+            {(warp >> 2) * S::dq_columns + box * S::box_columns, at.head - p.dq_head_begin,
+             at.row + sum_rows * (warp & 3), batch},
             boxes + static_cast<std::uint32_t>(box * S::box_bytes));
   added_boxes_commit();
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 namespace usp::kernels::hopper {
@@ -137,6 +138,19 @@ TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<Gra
   table.tiles.erase(std::remove_if(idle, table.tiles.end(), unwritten), table.tiles.end());
   count_streamed_tiles(table, size.step);
   return table;
+}
+
+ClaimRuns order_by_row(TileTable<QuerySegment>& table) {
+  const auto begin = table.tiles.begin();
+  i64 work = 0, light = 0;
+  for (auto tile = begin; tile != begin + table.busy; ++tile) work += tile->streamed_tiles;
+  auto end = begin + table.busy;
+  while (end != begin && light_share * (light + end[-1].streamed_tiles) <= work)
+    light += (--end)->streamed_tiles;
+  std::sort(begin, end, [](const TileEntry& a, const TileEntry& b) {
+    return std::tie(a.block, a.row) < std::tie(b.block, b.row);
+  });
+  return one_run(table);
 }
 
 ClaimRuns order_by_block(TileTable<QuerySegment>& table) {

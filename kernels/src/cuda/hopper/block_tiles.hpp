@@ -69,6 +69,11 @@ template <class Segment>
 [[nodiscard]] ClaimRuns one_run(const TileTable<Segment>& table) {
   return {{table.busy}, {static_cast<int>(table.tiles.size())}};
 }
+/// Orders tiles by block and row: near tiles read the same queries while those are in L2. The lightest tiles,
+/// one part of light_share of the work, stay behind them by falling work, to end the launch evenly.
+[[nodiscard]] ClaimRuns order_by_row(TileTable<QuerySegment>& table);
+inline constexpr i64 light_share = 8;
+
 /// Orders tiles of blocks that are arriving: a run for each block, in the order of the list, so that what has
 /// arrived is worked on first. Light tiles of the first block come last, to end the launch evenly, and tiles
 /// that see nothing behind them. With few claims of each multiprocessor the end is too uneven for it.

@@ -6,6 +6,7 @@
 #include "ptx.cuh"
 
 #include <cstddef>
+#include <type_traits>
 
 /// Blocks of threads that stay on their multiprocessor and claim one piece of work after the other.
 namespace usp::kernels::hopper {
@@ -15,7 +16,8 @@ struct ClaimedTile {
   TileEntry tile;
   int head;
 };
-[[nodiscard]] __device__ __forceinline__ ClaimedTile claim_tile(const CommonParams& p) {
+/// `mixes`: heavy and light tiles come by turns, but in the last section.
+[[nodiscard]] __device__ __forceinline__ ClaimedTile claim_tile(const CommonParams& p, bool mixes) {
   int number = atomicAdd(p.next_claim, 1);
   if (number >= p.claim_count) return {{-1, 0, 0, 0, 0, 0}, 0};
   int tile_begin = 0, run = 0;
@@ -27,7 +29,7 @@ struct ClaimedTile {
   const int rest = number - section * per_section;
   int tile = rest / size;
   // Many light tiles at one time wait for memory; but they end the launch.
-  if (p.mixes_tiles && first + size < p.heads_of_all)
+  if (mixes && first + size < p.heads_of_all)
     tile = (tile & 1) != 0 ? p.run_ends[run] - tile_begin - 1 - tile / 2 : tile / 2;
   return {p.tiles[tile_begin + tile], first + rest % size};
 }
@@ -84,6 +86,21 @@ __device__ __forceinline__ void share_block(const Shared& shared, const Prepare&
     grow_registers<232>();
     compute(warpgroup - 1);
   }
+}
+
+/// Calls launch(element type, whether there is a softcap), the types as values.
+template <class Launch>
+void launch_variant(const CommonParams& p, DType io, const Launch& launch) {
+  const auto launch_type = [&](auto type) {
+    if (p.softcap_factor != 0)
+      launch(type, std::true_type{});
+    else
+      launch(type, std::false_type{});
+  };
+  if (io == DType::bf16)
+    launch_type(Bf16{});
+  else
+    launch_type(Fp16{});
 }
 
 /// As many blocks as stay on the GPU at once.

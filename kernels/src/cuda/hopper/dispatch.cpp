@@ -3,11 +3,11 @@
 
 namespace usp::kernels::hopper {
 
-ForwardTile forward_tile(i64 dqk, i64 dv) {
+ForwardTile forward_tile(i64 dqk, i64 dv, bool softcap) {
   if (dqk <= 64 && dv <= 64) return {64, 64, 192};
   if (dqk <= 128 && dv <= 128) return {128, 128, 128};
   if (dqk <= 192 && dv <= 128) return {192, 128, 128};
-  return {256, 256, 80};
+  return {256, 256, softcap ? 64 : 80};
 }
 
 void forward(const ForwardParams& p, const ForwardTile& tile, DType io, cudaStream_t stream) {

@@ -12,7 +12,7 @@ struct ForwardTile {
   int dk = 0, dv = 0, keys = 0;
 };
 
-[[nodiscard]] ForwardTile forward_tile(i64 dqk, i64 dv);
+[[nodiscard]] ForwardTile forward_tile(i64 dqk, i64 dv, bool softcap);
 void forward(const ForwardParams& p, const ForwardTile& tile, DType io, cudaStream_t stream);
 
 /// All gradients, of a tile that adds_dq().

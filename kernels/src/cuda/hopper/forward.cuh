@@ -229,6 +229,7 @@ __device__ __forceinline__ void end_tile(float (&s)[S::keys / 2], Rows<S>& rows,
                                          std::uint32_t (&probabilities)[S::keys / 4], const TileMask& mask,
                                          const ForwardParams& p, const ForwardShared<S>& shared,
                                          Places<S>& at) {
+  if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
   if (mask.masked) hide<S::keys>(s, mask);
   const Rescale rescale = softmax<S>(s, rows.top, rows.sum, p.scale_log2);
   products_wait<0>();
@@ -242,6 +243,7 @@ template <class S>
 __device__ __forceinline__ void begin_probabilities(float (&s)[S::keys / 2], Rows<S>& rows,
                                                     std::uint32_t (&probabilities)[S::keys / 4],
                                                     const TileMask& mask, const ForwardParams& p) {
+  if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
   if (mask.masked) hide<S::keys>(s, mask);
   rescale_sums<S>(rows.o, softmax<S>(s, rows.top, rows.sum, p.scale_log2));
   round_probabilities<S>(probabilities, s);
@@ -331,12 +333,14 @@ void launch_forward_of(const ForwardParams& p, cudaStream_t stream) {
                                                                         "hopper attention forward");
 }
 
-template <int Dk, int Dv, int keys, int q_buffers, bool turns>
+/// Keys of a tile, without a softcap and with one, as forward_tile() says.
+template <int Dk, int Dv, int keys, int q_buffers, bool turns, int softcap_keys = keys>
 void launch_forward_as(const ForwardParams& p, DType io, cudaStream_t stream) {
-  if (io == DType::bf16)
-    launch_forward_of<ForwardShape<Bf16, Dk, Dv, keys, q_buffers, turns>>(p, stream);
-  else
-    launch_forward_of<ForwardShape<Fp16, Dk, Dv, keys, q_buffers, turns>>(p, stream);
+  launch_variant(p, io, [&](auto type, auto softcap) {
+    constexpr bool capped = decltype(softcap)::value;
+    using S = ForwardShape<decltype(type), Dk, Dv, capped ? softcap_keys : keys, q_buffers, turns, capped>;
+    launch_forward_of<S>(p, stream);
+  });
 }
 
 }  // namespace usp::kernels::hopper

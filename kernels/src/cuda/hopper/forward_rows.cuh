@@ -100,44 +100,6 @@ __device__ __forceinline__ void write_row(const Rows<S>& rows, const ForwardPara
                      {rows.o[4 * n + 2 * h] * factor, rows.o[4 * n + 2 * h + 1] * factor});
 }
 
-/// Writes the rounded sums of a warp's 16 rows, in pieces of 16 bytes, by way of the warp's own part of
-/// shared memory: whole rows reach memory, and it takes a third of the instructions.
-template <class S>
-__device__ __forceinline__ void write_staged_rows(const Rows<S>& rows, const ForwardParams& p,
-                                                  const ForwardShared<S>& shared, const Claim& claim,
-                                                  const RowResult (&results)[2]) {
-  using T = typename S::T;
-  constexpr int pieces = S::Dv / 8, row_bytes = 2 * S::Dv, rows_at_once = 32 / pieces;
-  const int lane = lane_of_warp(), first = row_of_tile() - (lane >> 2);
-  const int stage = shared.staged + first * row_bytes;
-  // Pieces of a row are permuted, so that neither way meets a bank twice.
-  const auto piece_of = [](int row, int piece) { return row * row_bytes + ((piece ^ (row & 7)) << 4); };
-  const std::uint32_t written[2] = {__ballot_sync(~0u, results[0].writes),
-                                    __ballot_sync(~0u, results[1].writes)};
-  const int fragment_row = lane & 15;
-#pragma unroll
-  for (int n = 0; n < pieces; n += 2) {
-    std::uint32_t words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int at = 4 * (n + (i >> 1)) + 2 * (i & 1);
-      words[i] = pack<T>(rows.o[at] * results[i & 1].factor, rows.o[at + 1] * results[i & 1].factor);
-    }
-    store_fragment(block_address(stage + piece_of(fragment_row, n + (lane >> 4))), words);
-  }
-  __syncwarp();
-  const int piece = lane % pieces;
-#pragma unroll
-  for (int from = 0; from < 16; from += rows_at_once) {
-    const int row = from + lane / pieces;
-    const uint4 x = *reinterpret_cast<const uint4*>(block_memory + stage + piece_of(row, piece));
-    const QueryRow at = query_row(p, claim, first + row);
-    if ((written[from >> 3] >> (4 * (row & 7)) & 1) != 0 && 8 * piece < p.dv)
-      reinterpret_cast<uint4*>(row_of<typename T::type>(p.o, claim.batch, at.head, at.token))[piece] = x;
-  }
-  __syncwarp();  // before the rows of another claim
-}
-
 /// Writes the rows of a claim, which is over then.
 template <class S>
 __device__ __forceinline__ void end_claim(const Rows<S>& rows, const ForwardParams& p,
@@ -145,12 +107,8 @@ __device__ __forceinline__ void end_claim(const Rows<S>& rows, const ForwardPara
   const Claim& claim = shared.claim(at.claims.place);
   const QueryRow row[] = {query_row(p, claim, row_of_tile()), query_row(p, claim, row_of_tile() + 8)};
   const RowResult results[] = {end_row<S, 0>(rows, p, claim, row[0]), end_row<S, 1>(rows, p, claim, row[1])};
-  if (S::staged_bytes > 0 && p.o_pieces && p.o.type != DType::fp32) {
-    write_staged_rows(rows, p, shared, claim, results);
-  } else {
-    write_row<S, 0>(rows, p, claim, row[0], results[0]);
-    write_row<S, 1>(rows, p, claim, row[1], results[1]);
-  }
+  write_row<S, 0>(rows, p, claim, row[0], results[0]);
+  write_row<S, 1>(rows, p, claim, row[1], results[1]);
   arrive_of_warp(shared.claim_empty(at.claims.place));
   at.claims.advance();
 }

@@ -6,22 +6,20 @@
 /// Shared memory of the forward kernel: who waits for whom.
 namespace usp::kernels::hopper {
 
-template <class T_, int Dk_, int Dv_, int keys_, int q_buffers_, bool turns_>
+template <class T_, int Dk_, int Dv_, int keys_, int q_buffers_, bool turns_, bool softcap_>
 struct ForwardShape {
   using T = T_;
   static constexpr int Dk = Dk_, Dv = Dv_, keys = keys_, q_buffers = q_buffers_, stages = 2, claim_slots = 3;
-  static constexpr bool turns = turns_;
+  static constexpr bool turns = turns_, softcap = softcap_;
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), consumer_warps = 4 * consumers;
   static constexpr int q_bytes = query_rows * Dk * 2, k_bytes = keys * Dk * 2, v_bytes = keys * Dv * 2;
-  /// Where results pass; with one buffer of queries there is no room.
-  static constexpr int staged_bytes = q_buffers > 1 ? query_rows* Dv * 2 : 0;
 };
 
 /// Shared memory of a block.
 template <class S>
 struct ForwardShared {
   static constexpr int q = 0, k = q + S::q_buffers * S::q_bytes, v = k + S::stages * S::k_bytes,
-                       staged = v + S::stages * S::v_bytes, intervals = staged + S::staged_bytes,
+                       intervals = v + S::stages * S::v_bytes,
                        claims = intervals + S::stages * query_rows * static_cast<int>(sizeof(Interval)),
                        masked = claims + S::claim_slots * static_cast<int>(sizeof(Claim)),
                        barriers = masked + 16;

@@ -90,6 +90,14 @@ struct BoxRows {
   int queries, keys, query_heads = 1;
 };
 
+/// With a softcap, what the kernels scale is tanh(score / softcap).
+void describe_scale(CommonParams& p, const ScoreTerms& terms) {
+  constexpr double log2_of_e = 1.4426950408889634;
+  const bool capped = terms.softcap != 0;
+  p.scale_log2 = static_cast<float>(log2_of_e * (capped ? terms.softcap : terms.scale));
+  if (capped) p.softcap_factor = static_cast<float>(2 * log2_of_e * terms.scale / terms.softcap);
+}
+
 template <class Args>
 void describe_gates(CommonParams& p, const BlockList<Args>& list) {
   if (list.gates == nullptr) return;
@@ -136,7 +144,7 @@ void describe(Params& p, Engine& engine, const BlockList<Args>& list, const Tile
   p.head_begin = static_cast<int>(a.scope.query_heads.begin);
   p.group = a.scope.group;
   p.dv = static_cast<int>(a.v.width);
-  p.scale_log2 = static_cast<float>(a.scope.terms->scale * 1.4426950408889634);
+  describe_scale(p, *a.scope.terms);
   p.overwrite = a.overwrite;
   p.lse = strided(a.lse);
   p.device = engine.resources.device(), p.multiprocessors = engine.multiprocessors;
@@ -154,7 +162,6 @@ void describe_query_tiles(Params& p, Engine& engine, const BlockList<Args>& list
   for (const Args& block : list) keys += block.k.rows;
   const i64 kv_bytes = keys * (a.k.width + a.v.width) * bytes_of(a.k.type);
   p.section_heads = section_heads(section_bytes, (kv_bytes << p.bundle_log2) / a.scope.group, p.heads_of_all);
-  p.mixes_tiles = true;
   describe(p, engine, list, tiles, a.overwrite, {query_rows >> p.bundle_log2, key_rows, 1 << p.bundle_log2});
 }
 
@@ -177,7 +184,7 @@ class ForwardStep final : public PreparedStep<Given> {
     const AttendBlocks list = as_list(given);
     const AttendArgs& a = list.front();
     if (!is_work(a)) return;
-    tile_ = forward_tile(a.q.width, a.v.width);
+    tile_ = forward_tile(a.q.width, a.v.width, a.scope.terms->softcap != 0);
     const BlockSlices slices(list);
     const QueryTiles tiles =
         query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, a.scope.group}, tile_.keys);
@@ -219,11 +226,11 @@ class BackwardStep final : public PreparedStep<Given> {
     std::vector<GradRows> rows;
     for (const AttendGradArgs& block : list) rows.push_back({block.dk.rows, block.overwrites_dkv()});
     Resources& r = engine.resources;
-    tile_ = grad_tile(a.q.width, a.v.width);
+    tile_ = grad_tile(a.q.width, a.v.width, a.scope.terms->softcap != 0);
     TileTable<QuerySegment> table = key_tiles(slices.list(), rows, tile_.key_tile());
     const i64 claims = static_cast<i64>(table.busy) * a.scope.kv_heads().size() * a.q.batch;
     const bool by_block = list.gates != nullptr && claims >= ordered_claims * engine.multiprocessors;
-    ClaimRuns runs = by_block ? order_by_block(table) : one_run(table);
+    ClaimRuns runs = by_block ? order_by_block(table) : order_by_row(table);
     keys_.emplace(r, slices.list(), table, std::move(runs));
     make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
@@ -252,9 +259,11 @@ class BackwardStep final : public PreparedStep<Given> {
     list.front().scope.progress();
   }
 
-  /// The sum of dq that scratch holds.
+  /// The sum of dq that scratch holds: rows of a head are contiguous, as the kernel adds to them.
   [[nodiscard]] static View sum_of(const AttendGradArgs& a) {
-    return {nullptr, DType::fp32, a.q.batch, a.q.rows, a.scope.query_heads, a.dq.width};
+    View sum{nullptr, DType::fp32, a.q.batch, a.q.rows, a.scope.query_heads, a.dq.width};
+    sum.row_stride = a.dq.width, sum.head_stride = a.q.rows * a.dq.width;
+    return sum;
   }
 
   void add_all_grads(const AttendGradBlocks& list) {

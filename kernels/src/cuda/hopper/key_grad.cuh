@@ -8,8 +8,9 @@
 /// beside the scores of the step that follows.
 namespace usp::kernels::hopper {
 
-template <class T, int Dk, int Dv>
+template <class T, int Dk, int Dv, bool softcap_>
 struct KeyGradShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_tile(Dk, Dv).step, 4, 4> {
+  static constexpr bool softcap = softcap_;
   static constexpr int score_tiles = 0, dq_tiles = 0;
 };
 
@@ -65,12 +66,16 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
         mask.rows[1] = shared.interval(ring.place)[row_of_tile() + 8];
       }
       products_wait<1>();
-      if (mask.masked) hide<step_rows>(s, mask);
-      probabilities<step_rows>(s, shared.lse(ring.place), p.scale_log2);
+      std::uint32_t rounded[step_rows / 4], ds[step_rows / 4];
+      if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
+      if (mask.masked) hide<step_rows>(s, mask, hidden_score<S::softcap>());
+      if constexpr (S::softcap)
+        capped_probabilities<T, step_rows>(rounded, s, shared.lse(ring.place), p.scale_log2);
+      else
+        probabilities<step_rows>(s, shared.lse(ring.place), p.scale_log2);
       products_wait<0>();
       score_grads<step_rows>(dp, s, shared.lse(ring.place) + step_rows, p.scale);
-      std::uint32_t rounded[step_rows / 4], ds[step_rows / 4];
-      round_scores<T, step_rows>(rounded, s);
+      if constexpr (!S::softcap) round_scores<T, step_rows>(rounded, s);
       round_scores<T, step_rows>(ds, dp);
       if (note.continues == 0) arrive_of_warp(shared.keys_empty());
       turns.take();
@@ -104,15 +109,11 @@ __global__ __launch_bounds__(S::threads, 1) void key_grad_kernel(const __grid_co
 
 template <int Dk, int Dv>
 void launch_key_grad_as(const BackwardParams& p, DType io, cudaStream_t stream) {
-  const auto launch = [&](auto shape) {
-    using S = decltype(shape);
+  launch_variant(p, io, [&](auto type, auto softcap) {
+    using S = KeyGradShape<decltype(type), Dk, Dv, decltype(softcap)::value>;
     launch_blocks<key_grad_kernel<S>, S::threads, BackwardShared<S>::bytes>(
         p, stream, "hopper attention gradient of the keys");
-  };
-  if (io == DType::bf16)
-    launch(KeyGradShape<Bf16, Dk, Dv>{});
-  else
-    launch(KeyGradShape<Fp16, Dk, Dv>{});
+  });
 }
 
 }  // namespace usp::kernels::hopper

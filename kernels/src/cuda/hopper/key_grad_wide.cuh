@@ -10,12 +10,13 @@
 /// gives them to both.
 namespace usp::kernels::hopper {
 
-template <class T, int Dk, int Dv>
+template <class T, int Dk, int Dv, bool softcap_>
 struct WideKeyGradShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_tile(Dk, Dv).step,
                                        (Dk > 192 ? 2 : 3), (Dk > 192 ? 1 : 2)> {
   /// The scores of a step are multiplied beside the gradients of the step before; more sums leave no
   /// registers for it.
   static constexpr bool overlaps = Dk <= 192;
+  static constexpr bool softcap = softcap_;
   /// P and dS of two steps.
   static constexpr int score_tiles = 4, dq_tiles = 0;
   /// Columns of dK and dV of a warpgroup.
@@ -59,7 +60,8 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
   const auto columns = [&](const Operand& rows, int of_first) {
     return rows.moved(consumer * of_first / tile_columns * step_rows * tile_row_bytes);
   };
-  const auto begin_scores = [&](float(&s)[queries / 2], int stage) {
+  const auto begin_scores = [&](float(&s)[queries / 2], std::uint32_t(&rounded)[queries / 4], int stage) {
+    if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
     TileMask mask{shared.note(stage).masked != 0, {}};
     if (mask.masked) {
 #pragma unroll
@@ -67,9 +69,12 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
         const Interval seen = shared.interval(stage)[row_of_tile() + 8 * h];
         mask.rows[h] = {seen.begin - first_query, seen.end - first_query};
       }
-      hide<queries>(s, mask);
+      hide<queries>(s, mask, hidden_score<S::softcap>());
     }
-    probabilities<queries>(s, shared.lse(stage) + first_query, p.scale_log2);
+    if constexpr (S::softcap)
+      capped_probabilities<T, queries>(rounded, s, shared.lse(stage) + first_query, p.scale_log2);
+    else
+      probabilities<queries>(s, shared.lse(stage) + first_query, p.scale_log2);
   };
   Ring<S::claim_slots> claims;
   Ring<S::stages> ring;
@@ -89,6 +94,7 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
     while (!ends) {
       // Steps of the same keys, or one of them.
       float s[queries / 2], dp[queries / 2];
+      std::uint32_t rounded[queries / 4];
       shared.q_full(ring.place).wait(ring.parity);
       if (shared.note(ring.place).loads_keys != 0) {
         shared.keys_full().wait(keys.parity);
@@ -102,14 +108,14 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
       multiply_queries<S, S::Dv, queries>(dp, v, own(d_o_at(o_ring.place)));
       products_commit();
       products_wait<1>();
-      begin_scores(s, ring.place);
+      begin_scores(s, rounded, ring.place);
       // The last of these steps is computed by code of its own: products are issued on every path or none.
       const auto compute_step = [&](auto is_last) {
         constexpr bool continues = !decltype(is_last)::value;
         products_wait<0>();
         score_grads<queries>(dp, s, shared.lse(ring.place) + first_query + step_rows, p.scale);
-        std::uint32_t rounded[queries / 4], ds[queries / 4];
-        round_scores<T, queries>(rounded, s);
+        std::uint32_t ds[queries / 4];
+        if constexpr (!S::softcap) round_scores<T, queries>(rounded, s);
         round_scores<T, queries>(ds, dp);
         Ring<S::stages> next = ring;
         next.advance();
@@ -141,7 +147,7 @@ __device__ __forceinline__ void compute_wide_key_grads(const BackwardParams& p,
           products_begin();
           multiply_queries<S, S::Dv, queries>(dp, v, own(d_o_at(o_next.place)));
           products_commit();
-          begin_scores(s, next.place);
+          begin_scores(s, rounded, next.place);
           products_wait<1>();
         } else {
           products_wait<0>();
@@ -184,15 +190,11 @@ __global__ __launch_bounds__(S::threads,
 
 template <int Dk, int Dv>
 void launch_wide_key_grad_as(const BackwardParams& p, DType io, cudaStream_t stream) {
-  const auto launch = [&](auto shape) {
-    using S = decltype(shape);
+  launch_variant(p, io, [&](auto type, auto softcap) {
+    using S = WideKeyGradShape<decltype(type), Dk, Dv, decltype(softcap)::value>;
     launch_blocks<wide_key_grad_kernel<S>, S::threads, BackwardShared<S>::bytes>(
         p, stream, "hopper attention gradient of the keys of wide heads");
-  };
-  if (io == DType::bf16)
-    launch(WideKeyGradShape<Bf16, Dk, Dv>{});
-  else
-    launch(WideKeyGradShape<Fp16, Dk, Dv>{});
+  });
 }
 
 }  // namespace usp::kernels::hopper

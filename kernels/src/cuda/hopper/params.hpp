@@ -39,12 +39,12 @@ struct CommonParams {
   GateWatch watch;
   int heads_of_all = 0;           ///< heads times batch: query heads forward, in bundles, KV heads backward
   int section_heads = 1;          ///< of them in a section; the last section may have fewer
-  bool mixes_tiles = false;       ///< heavy and light tiles by turns, but in the last section
   int head_begin = 0, group = 1;  ///< query heads of the call, and of a KV head
   int kv_begin = 0;               ///< KV heads of the call
   int q_head_begin = 0;           ///< of the view
   int dv = 0;
-  float scale_log2 = 1;
+  float scale_log2 = 1;      ///< of scores, or of those that a softcap has made tanh(score / softcap)
+  float softcap_factor = 0;  ///< 2 log2(e) scale / softcap; 0: there is none
   bool overwrite = false;
   Strided lse;
   int device = 0, multiprocessors = 1;

@@ -18,6 +18,18 @@ __device__ __forceinline__ std::uint32_t block_address(int offset) {
   return shared_address(block_memory) + static_cast<std::uint32_t>(offset);
 }
 
+/// Comes before every operation on a barrier. Test builds that define USP_BARRIER_JITTER sleep here, each
+/// warp for a time of its own of up to two microseconds, so that roles meet in other orders than on an idle
+/// GPU.
+__device__ __forceinline__ void jitter() {
+#ifdef USP_BARRIER_JITTER
+  std::uint32_t noise;
+  asm volatile("mov.u32 %0, %%clock;\n" : "=r"(noise));
+  noise = (noise ^ (threadIdx.x >> 5) * 0x9e3779b9u) * 0x2545f491u;
+  __nanosleep(noise >> 22);  // sleeps up to twice as many nanoseconds
+#endif
+}
+
 /// An mbarrier by its address in shared memory.
 struct Barrier {
   std::uint32_t at;
@@ -26,10 +38,12 @@ struct Barrier {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(at), "r"(arrivals));
   }
   __device__ __forceinline__ void arrive() const {
+    jitter();
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(at) : "memory");
   }
   /// Arrives, and has the phase wait for so many bytes of tensor copies.
   __device__ __forceinline__ void arrive_with_bytes(int bytes) const {
+    jitter();
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(at), "r"(bytes) : "memory");
   }
   [[nodiscard]] __device__ __forceinline__ bool is_over(std::uint32_t parity) const {
@@ -43,6 +57,7 @@ struct Barrier {
   }
   /// Waits until the phase of this parity is over.
   __device__ __forceinline__ void wait(std::uint32_t parity) const {
+    jitter();
     while (!is_over(parity)) {
     }
   }
@@ -97,9 +112,11 @@ __device__ __forceinline__ int thread_now() {
 
 /// Named barriers: threads that wait, and threads that only arrive.
 __device__ __forceinline__ void named_barrier_wait(int barrier, int threads) {
+  jitter();
   asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
 }
 __device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
+  jitter();
   asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
 }
 

@@ -115,12 +115,16 @@ struct RowTerms {
   return terms;
 }
 
-/// S becomes P: columns are keys.
-template <int keys>
+/// S becomes P, times the slope of a softcap: columns are keys.
+template <int keys, bool softcap>
 __device__ __forceinline__ void row_probabilities(float (&s)[keys / 2], const RowTerms& of,
                                                   float scale_log2) {
 #pragma unroll
-  for (int i = 0; i < keys / 2; ++i) s[i] = exp2_fast(__fmaf_rn(s[i], scale_log2, -of.lse[(i >> 1) & 1]));
+  for (int i = 0; i < keys / 2; ++i) {
+    const float slope = softcap ? slope_of_cap(s[i]) : 1.f;
+    s[i] = exp2_fast(__fmaf_rn(s[i], scale_log2, -of.lse[(i >> 1) & 1]));
+    if (softcap) s[i] *= slope;
+  }
 }
 /// dP becomes dS, times the scale.
 template <int keys>
@@ -219,8 +223,9 @@ __device__ __forceinline__ void finish_scores(float (&s)[S::keys / 2], const Til
                                               const RowTerms& terms, const QueryGradParams& p,
                                               const QueryGradShared<S>& shared, Places<S>& at,
                                               int tiles_left) {
-  if (mask.masked) hide<S::keys>(s, mask);
-  row_probabilities<S::keys>(s, terms, p.scale_log2);
+  if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
+  if (mask.masked) hide<S::keys>(s, mask, hidden_score<S::softcap>());
+  row_probabilities<S::keys, S::softcap>(s, terms, p.scale_log2);
   products_wait<0>();
   arrive_of_warp(shared.v_empty(at.v.place));
   at.v.advance();
@@ -338,10 +343,10 @@ void launch_query_grad_of(const QueryGradParams& p, cudaStream_t stream) {
 /// Keys of a tile, and how many tiles of keys and of queries are held.
 template <int Dk, int Dv, int keys, int stages, int q_buffers>
 void launch_query_grad_as(const QueryGradParams& p, DType io, cudaStream_t stream) {
-  if (io == DType::bf16)
-    launch_query_grad_of<QueryGradShape<Bf16, Dk, Dv, keys, stages, q_buffers>>(p, stream);
-  else
-    launch_query_grad_of<QueryGradShape<Fp16, Dk, Dv, keys, stages, q_buffers>>(p, stream);
+  launch_variant(p, io, [&](auto type, auto softcap) {
+    constexpr bool capped = decltype(softcap)::value;
+    launch_query_grad_of<QueryGradShape<decltype(type), Dk, Dv, keys, stages, q_buffers, capped>>(p, stream);
+  });
 }
 
 }  // namespace usp::kernels::hopper

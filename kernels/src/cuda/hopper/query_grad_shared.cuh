@@ -8,11 +8,12 @@ namespace usp::kernels::hopper {
 
 /// Tiles of `keys` keys, `stages` of them; of Q and dO, the second of `q_buffers` holds those of the claim
 /// that follows.
-template <class T_, int Dk_, int Dv_, int keys_, int stages_, int q_buffers_>
+template <class T_, int Dk_, int Dv_, int keys_, int stages_, int q_buffers_, bool softcap_>
 struct QueryGradShape {
   using T = T_;
   static constexpr int Dk = Dk_, Dv = Dv_, keys = keys_, stages = stages_, q_buffers = q_buffers_,
                        claim_slots = 3;
+  static constexpr bool softcap = softcap_;
   static constexpr bool turns = Dk <= 192;  ///< with 256 the products leave little to run beside
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), consumer_warps = 4 * consumers;
   static constexpr int q_bytes = query_rows * Dk * 2, o_bytes = query_rows * Dv * 2;

@@ -13,7 +13,7 @@ struct Claim {
 };
 
 [[nodiscard]] __device__ __forceinline__ Claim make_claim(const QueryTileParams& p) {
-  const ClaimedTile claimed = claim_tile(p);
+  const ClaimedTile claimed = claim_tile(p, true);
   Claim claim{claimed.tile.row, claimed.tile.row_end};
   claim.tiles = claimed.tile.streamed_tiles;
   claim.segment_begin = claimed.tile.segment_begin, claim.segment_end = claimed.tile.segment_end;

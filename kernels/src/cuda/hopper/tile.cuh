@@ -86,6 +86,26 @@ __device__ __forceinline__ void store_row(typename T::type* to, const float (&x)
   }
 }
 
+/// Scores become tanh(score / softcap), to a few units of 2^-24; `factor`: CommonParams::softcap_factor.
+template <int count>
+__device__ __forceinline__ void cap_scores(float (&s)[count], float factor) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(inverse) : "f"(1.f + exp2_fast(s[i] * factor)));
+    s[i] = __fmaf_rn(-2.f, inverse, 1.f);
+  }
+}
+/// The derivative of what cap_scores() makes.
+[[nodiscard]] __device__ __forceinline__ float slope_of_cap(float capped) {
+  return __fmaf_rn(-capped, capped, 1.f);
+}
+/// What hides a score of backward: its probability is zero, and with a softcap zero times the slope too.
+template <bool softcap>
+[[nodiscard]] __device__ __forceinline__ float hidden_score() {
+  return softcap ? -1e18f : minus_infinity();
+}
+
 /// Adds up to two neighbouring floats to a row that no other thread of the launch writes.
 __device__ __forceinline__ void add_pair(float* row, int column, int width, bool pairs, float2 x) {
   if (pairs && column + 1 < width) {
@@ -153,8 +173,8 @@ __device__ __forceinline__ void hide(float (&s)[columns / 2], const TileMask& ma
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int begin = mask.rows[h].begin - first, end = mask.rows[h].end - first;
-    if constexpr (columns % 32 == 0) {
-      // A bit of each column: a byte of them becomes predicates at once.
+    if constexpr (columns >= 96) {
+      // A bit of each column: many of them become predicates at once. With fewer it costs registers.
       const int before = own_columns_before(begin), own = own_columns_before(end);
 #pragma unroll
       for (int word = 0; word < columns / 4; word += 32) {

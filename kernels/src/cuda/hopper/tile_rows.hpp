@@ -10,8 +10,8 @@ inline constexpr int query_rows = 128;
 struct KeyTile {
   int keys, step;
 };
-/// Query rows of a box that is added to dQ: those of a product.
-inline constexpr int sum_rows = 64;
+/// Query rows of a box that is added to dQ: those of a warp.
+inline constexpr int sum_rows = 16;
 
 /// By padded head dims.
 [[nodiscard]] constexpr KeyTile key_tile(int dk, int dv) {
@@ -21,18 +21,20 @@ inline constexpr int sum_rows = 64;
 /// Padded head dims of backward, and the keys of a tile of the kernel of dQ alone.
 struct GradTile {
   int dk, dv, keys;
+  bool softcap;
 
   /// dQ is computed beside dK and dV, where it need not repeat bit for bit. Other head dims are faster with a
-  /// launch of its own: additions to memory cost more than two more products.
-  [[nodiscard]] constexpr bool adds_dq() const { return dk == 128; }
+  /// launch of its own: additions to memory cost more than two more products. That of a softcap needs
+  /// registers that are not there.
+  [[nodiscard]] constexpr bool adds_dq() const { return dk == 128 && !softcap; }
   [[nodiscard]] constexpr KeyTile key_tile() const { return hopper::key_tile(dk, dv); }
 };
 /// Of true head dims, which `traits.cpp` reads too.
-[[nodiscard]] constexpr GradTile grad_tile(long long dqk, long long dv) {
-  if (dqk <= 64 && dv <= 64) return {64, 64, 128};
-  if (dqk <= 128 && dv <= 128) return {128, 128, 96};
-  if (dqk <= 192 && dv <= 128) return {192, 128, 64};
-  return {256, 256, 48};
+[[nodiscard]] constexpr GradTile grad_tile(long long dqk, long long dv, bool softcap) {
+  if (dqk <= 64 && dv <= 64) return {64, 64, 128, softcap};
+  if (dqk <= 128 && dv <= 128) return {128, 128, 96, softcap};
+  if (dqk <= 192 && dv <= 128) return {192, 128, 64, softcap};
+  return {256, 256, 48, softcap};
 }
 
 /// Blocks of keys of a call at most.

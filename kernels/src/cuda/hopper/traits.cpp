@@ -22,7 +22,8 @@ void add_scratch(const schedule::ScratchStep& s, schedule::ScratchParts& parts) 
   const i64 heads = rows.query_heads();
   if (rows.type(Tensor::d_o) != rows.io())
     parts.use(hopper_traits, d_o, rows.of(Tensor::q, heads, rows.shape().head_dim_v, rows.io()));
-  const auto tile = kernels::hopper::grad_tile(rows.shape().head_dim_qk, rows.shape().head_dim_v);
+  const auto tile = kernels::hopper::grad_tile(rows.shape().head_dim_qk, rows.shape().head_dim_v,
+                                               s.plan.score.softcap != 0);
   if (s.grad_type != DType::fp32 && tile.adds_dq())
     parts.use(hopper_traits, dq, rows.of(Tensor::q, heads, rows.shape().head_dim_qk, DType::fp32));
 }
@@ -43,7 +44,6 @@ const BackendTraits hopper_traits = {
               .min_compute_major = 9,
               .max_compute_major = 9,
               .negative_scale = false,
-              .softcap = false,
               .alibi = false,
               .dropout = false,
               .block_mask = false},
