@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 /// Tables of tiles of lists of blocks, which are made on the host, against the pairs of the slices.
@@ -56,7 +57,10 @@ void check_queries(const Draw& draw, i64 count, int group) {
       query_tiles(slices.list(), blocks.c.q_rows, {{0, 2 * group}, group}, keys);
   const i64 tokens = query_rows >> bundle_log2;
   std::vector<i64> met(blocks.slices.size(), 0);
+  i64 rows = 0;
   for (const TileEntry& tile : table.tiles) {
+    ASSERT_LE(tile.row_end, std::min<i64>(tile.row + tokens, blocks.c.q_rows)) << draw.text();
+    rows += tile.row_end - tile.row;
     int before = 0, streamed = 0;
     for (int n = tile.segment_begin; n < tile.segment_end; ++n) {
       const KeySegment& segment = table.segments[static_cast<std::size_t>(n)];
@@ -64,7 +68,7 @@ void check_queries(const Draw& draw, i64 count, int group) {
       ASSERT_EQ(segment.block, slices.list().block_of(segment.slice));
       before = segment.block, streamed += (segment.end - segment.begin + keys - 1) / keys;
       const schedule::Slice& s = slices.list().at[segment.slice];
-      for (i64 row = tile.row; row < std::min<i64>(tile.row + tokens, blocks.c.q_rows); ++row)
+      for (i64 row = tile.row; row < tile.row_end; ++row)
         for (i64 key = segment.begin; key < segment.end; ++key) {
           const bool seen = sees(s, row, key);
           met[static_cast<std::size_t>(segment.block)] += seen ? 1 : 0;
@@ -73,6 +77,7 @@ void check_queries(const Draw& draw, i64 count, int group) {
     }
     EXPECT_EQ(tile.streamed_tiles, streamed);
   }
+  EXPECT_EQ(rows, blocks.c.q_rows) << draw.text();
   EXPECT_EQ(met, pairs_by_block(blocks)) << draw.text();
 }
 
@@ -200,6 +205,39 @@ TEST(HopperBlockTiles, HeadsThatShareKeysAreBundledWhereFewerKeysStream) {
   EXPECT_EQ(bundle_of(test::rectangle(512, 512), {{0, 8}, 8}), 0) << "no key streams less often";
   EXPECT_EQ(bundle_of(test::banded(16384, 16384, 0, unbounded), {{0, 8}, 8}), 0);
   EXPECT_EQ(bundle_of(test::banded(16384, 16384, 0, 199), {{0, 8}, 8}), 3);
+}
+
+/// Causal documents one behind the other.
+[[nodiscard]] std::vector<schedule::Slice> documents(const std::vector<i64>& lengths) {
+  std::vector<schedule::Slice> slices;
+  i64 row = 0;
+  for (const i64 length : lengths) {
+    slices.push_back(test::banded(length, length, 0, unbounded));
+    slices.back().q_row = slices.back().k_row = slices.back().dk_row = row;
+    row += length;
+  }
+  return slices;
+}
+
+/// Rows at which tiles of queries begin.
+[[nodiscard]] std::vector<int> tile_begins(const std::vector<i64>& lengths) {
+  const std::vector<schedule::Slice> slices = documents(lengths);
+  const QueryTiles tiles =
+      query_tiles({slices.data(), static_cast<i64>(slices.size())},
+                  std::accumulate(lengths.begin(), lengths.end(), i64{0}), {{0, 1}, 1}, 128);
+  std::vector<int> begins;
+  for (const TileEntry& tile : tiles.table.tiles) begins.push_back(tile.row);
+  std::sort(begins.begin(), begins.end());
+  return begins;
+}
+
+TEST(HopperBlockTiles, TilesBeginWithDocumentsWhereFewerKeysStream) {
+  EXPECT_EQ(tile_begins({200, 200}), (std::vector<int>{0, 128, 200, 328}));
+  EXPECT_EQ(tile_begins({384, 20, 20, 20, 356}), (std::vector<int>{0, 128, 256, 384, 444, 572, 700}))
+      << "short documents share a tile";
+  EXPECT_EQ(tile_begins({130, 130, 130}), (std::vector<int>{0, 128, 256, 384}))
+      << "no fewer: more tiles cost more";
+  EXPECT_EQ(tile_begins({256, 256}), (std::vector<int>{0, 128, 256, 384}));
 }
 
 TEST(HopperBlockTiles, BlocksBeginAtDifferentQueries) {

@@ -21,10 +21,11 @@ using test::visible_pairs;
 void check_queries(const Draw& draw, int tile_rows) {
   const test::Case& c = draw.problem;
   const auto table = kernels::tiles::tiles_of_queries({c.slices.data(), static_cast<i64>(c.slices.size())},
-                                                      c.q_rows, tile_rows);
+                                                      kernels::tiles::even_tiles(c.q_rows, tile_rows));
   i64 met = 0;
   for (const kernels::tiles::TileEntry& tile : table.tiles) {
     const i64 end = std::min<i64>(tile.row + tile_rows, c.q_rows);
+    EXPECT_EQ(tile.row_end, end);
     for (int n = tile.segment_begin; n < tile.segment_end; ++n) {
       const kernels::tiles::KeySegment& segment = table.segments[static_cast<std::size_t>(n)];
       const schedule::Slice& s = c.slices[static_cast<std::size_t>(segment.slice)];
@@ -88,7 +89,7 @@ TEST(MmaWorkList, KeysThatLieApartAreLoadedByTurns) {
 
 TEST(MmaWorkList, HeavyTilesComeFirst) {
   const schedule::Slice causal = test::banded(1000, 1000, 0, unbounded);
-  const auto table = kernels::tiles::tiles_of_queries({&causal, 1}, 1100, 128);
+  const auto table = kernels::tiles::tiles_of_queries({&causal, 1}, kernels::tiles::even_tiles(1100, 128));
   EXPECT_EQ(table.tiles.front().row, 7 * 128);
   EXPECT_EQ(table.tiles.back().row, 8 * 128);
   EXPECT_EQ(table.busy, 8);
@@ -113,7 +114,8 @@ TEST(MmaTables, OfNewBatchesTakeNoMemoryInTheEnd) {
       row += tokens;
     }
     const kernels::tiles::SliceList list{documents.data(), static_cast<i64>(documents.size())};
-    in_use.push_back(std::make_unique<Table>(pool, list, kernels::tiles::tiles_of_queries(list, 4000, 128)));
+    in_use.push_back(std::make_unique<Table>(
+        pool, list, kernels::tiles::tiles_of_queries(list, kernels::tiles::even_tiles(4000, 128))));
     EXPECT_EQ(in_use.back()->slices()[1].q_row, documents[1].q_row);
     EXPECT_EQ(in_use.back()->tile_count(true), 32);
     if (in_use.size() > 8) in_use.pop_front();
@@ -130,7 +132,8 @@ TEST(MmaTables, MemoryInUseIsNotGivenToAnother) {
   const schedule::Slice causal = test::banded(100, 100, 0, unbounded);
   const kernels::tiles::SliceList list{&causal, 1};
   const auto table = [&] {
-    return std::make_unique<Table>(pool, list, kernels::tiles::tiles_of_queries(list, 100, 64));
+    return std::make_unique<Table>(
+        pool, list, kernels::tiles::tiles_of_queries(list, kernels::tiles::even_tiles(100, 64)));
   };
   auto first = table();
   const auto second = table();

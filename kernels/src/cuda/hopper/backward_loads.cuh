@@ -9,7 +9,7 @@
 namespace usp::kernels::hopper {
 
 [[nodiscard]] __device__ __forceinline__ GradClaim make_claim(const BackwardParams& p) {
-  const ClaimedTile claimed = claim_tile(p);
+  const ClaimedTile claimed = claim_tile(p, false);
   GradClaim claim{claimed.tile.row};
   claim.block = claimed.tile.block;
   claim.batch = claimed.head / p.kv_heads, claim.kv_head = p.kv_begin + claimed.head % p.kv_heads;

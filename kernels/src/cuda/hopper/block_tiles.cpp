@@ -24,10 +24,45 @@ void count_streamed_tiles(TileTable<Segment>& table, int rows) {
     }
 }
 
-[[nodiscard]] i64 streamed_tiles(const TileTable<KeySegment>& table) {
+[[nodiscard]] double streamed_tiles(const TileTable<KeySegment>& table) {
   i64 tiles = 0;
   for (const TileEntry& tile : table.tiles) tiles += tile.streamed_tiles;
+  return static_cast<double>(tiles);
+}
+
+/// Rows at which the slices' queries begin and end, and all rows do.
+[[nodiscard]] std::vector<i64> bounds_of(const SliceList& slices, i64 q_rows) {
+  std::vector<i64> bounds{0, q_rows};
+  for (i64 n = 0; n < slices.count; ++n) {
+    const schedule::Slice& s = slices.at[n];
+    if (s.q_count > 0) bounds.push_back(s.q_row), bounds.push_back(s.q_row + s.q_count);
+  }
+  std::sort(bounds.begin(), bounds.end());
+  bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+  return bounds;
+}
+
+/// Tiles of up to `tile_rows` rows, the first of which begins where a document begins that is not short.
+[[nodiscard]] std::vector<Range> document_tiles(const std::vector<i64>& bounds, int tile_rows) {
+  std::vector<Range> tiles;
+  const i64 rows = bounds.back();
+  auto document = bounds.begin();
+  for (i64 row = 0; row < rows; row = tiles.back().end) {
+    const i64 end = std::min(row + tile_rows, rows);
+    const auto begins_here = [&] {
+      return *document > row && document + 1 != bounds.end() && 2 * (document[1] - *document) >= tile_rows;
+    };
+    while (*document < end && !begins_here()) ++document;
+    tiles.push_back({row, std::min(end, *document)});
+  }
   return tiles;
+}
+
+/// A tile costs as much as so many of the tiles that it streams beside those.
+constexpr double own_cost = 0.3;
+
+[[nodiscard]] double cost_of(const TileTable<KeySegment>& table) {
+  return streamed_tiles(table) + own_cost * table.busy;
 }
 
 /// Of as many heads as may share a tile: they read one KV head, and every bundle is whole.
@@ -69,17 +104,25 @@ void count_streamed_tiles(TileTable<Segment>& table, int rows) {
 }  // namespace
 
 QueryTiles query_tiles(const SliceList& slices, i64 q_rows, const QueryHeads& heads, int keys) {
+  const std::vector<i64> bounds = bounds_of(slices, q_rows);
+  const auto of_rows = [&](const std::vector<Range>& tiles) {
+    TileTable<KeySegment> table = tiles_of_queries(slices, tiles);
+    count_streamed_tiles(table, keys);
+    return table;
+  };
   const auto of_bundle = [&](int log2) {
-    QueryTiles tiles{tiles_of_queries(slices, q_rows, query_rows >> log2), log2};
-    count_streamed_tiles(tiles.table, keys);
-    return tiles;
+    const int tokens = query_rows >> log2;
+    TileTable<KeySegment> even = of_rows(even_tiles(q_rows, tokens));
+    if (bounds.size() <= 2) return QueryTiles{std::move(even), log2};
+    TileTable<KeySegment> documents = of_rows(document_tiles(bounds, tokens));
+    return QueryTiles{cost_of(documents) < cost_of(even) ? std::move(documents) : std::move(even), log2};
   };
   QueryTiles alone = of_bundle(0);
   const int log2 = largest_bundle_log2(heads);
   if (log2 == 0) return alone;
   QueryTiles bundled = of_bundle(log2);
-  const bool fewer = static_cast<double>(streamed_tiles(bundled.table)) <
-                     clearly_fewer * static_cast<double>(streamed_tiles(alone.table) << log2);
+  const bool fewer =
+      streamed_tiles(bundled.table) < clearly_fewer * streamed_tiles(alone.table) * (i64{1} << log2);
   return fewer ? bundled : alone;
 }
 

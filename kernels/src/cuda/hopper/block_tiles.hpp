@@ -32,7 +32,7 @@ class BlockSlices {
   std::vector<int> blocks_;
 };
 
-/// Tiles of query_rows rows, each a token of one of the heads of a bundle.
+/// Tiles of up to query_rows rows, each a token of one of the heads of a bundle.
 struct QueryTiles {
   TileTable<KeySegment> table;  ///< rows are tokens
   int bundle_log2 = 0;
@@ -42,8 +42,9 @@ struct QueryHeads {
   Range heads;
   int group = 1;
 };
-/// Streamed tiles have `keys` rows and follow in the order of the list. Heads of one KV head are bundled, in
-/// a power of two, where tiles of fewer tokens stream clearly fewer keys: few tokens, short documents,
+/// Streamed tiles have `keys` rows and follow in the order of the list. Tiles lie on an even grid, or begin
+/// anew with each document that is not short, whichever streams fewer keys. Heads of one KV head are bundled,
+/// in a power of two, where tiles of fewer tokens stream clearly fewer keys: few tokens, short documents,
 /// windows.
 [[nodiscard]] QueryTiles query_tiles(const SliceList& slices, i64 q_rows, const QueryHeads& heads, int keys);
 

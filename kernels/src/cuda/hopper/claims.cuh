@@ -16,9 +16,10 @@ struct ClaimedTile {
   TileEntry tile;
   int head;
 };
-[[nodiscard]] __device__ __forceinline__ ClaimedTile claim_tile(const CommonParams& p) {
+/// `mixes`: heavy and light tiles come by turns, but in the last section.
+[[nodiscard]] __device__ __forceinline__ ClaimedTile claim_tile(const CommonParams& p, bool mixes) {
   int number = atomicAdd(p.next_claim, 1);
-  if (number >= p.claim_count) return {{-1, 0, 0, 0, 0}, 0};
+  if (number >= p.claim_count) return {{-1, 0, 0, 0, 0, 0}, 0};
   int tile_begin = 0, run = 0;
 #pragma unroll 1
   while (number >= p.run_ends[run] * p.heads_of_all) tile_begin = p.run_ends[run++];
@@ -26,7 +27,11 @@ struct ClaimedTile {
   const int per_section = (p.run_ends[run] - tile_begin) * p.section_heads, section = number / per_section;
   const int first = section * p.section_heads, size = min(p.section_heads, p.heads_of_all - first);
   const int rest = number - section * per_section;
-  return {p.tiles[tile_begin + rest / size], first + rest % size};
+  int tile = rest / size;
+  // Many light tiles at one time wait for memory; but they end the launch.
+  if (mixes && first + size < p.heads_of_all)
+    tile = (tile & 1) != 0 ? p.run_ends[run] - tile_begin - 1 - tile / 2 : tile / 2;
+  return {p.tiles[tile_begin + tile], first + rest % size};
 }
 /// Leaves no more work to any block; one thread.
 __device__ __forceinline__ void give_up_claims(const CommonParams& p) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../tiles/rows.cuh"
 #include "arrivals.cuh"
-#include "forward_shared.cuh"
+#include "forward_rows.cuh"
 #include "query_tiles.cuh"
 
 /// Attention forward: a tile of 128 query rows stays, keys and values stream by. A row is a token of a head;
@@ -11,7 +10,7 @@
 /// each and alternate, so that the softmax of one runs beside the products of the other.
 namespace usp::kernels::hopper {
 
-/// Claims work and issues all tensor copies; one thread.
+/// Issues all tensor copies; one thread.
 template <class S>
 __device__ __forceinline__ void load_all(const ForwardParams& p, const ForwardShared<S>& shared) {
   Ring<S::claim_slots> claims;
@@ -19,46 +18,53 @@ __device__ __forceinline__ void load_all(const ForwardParams& p, const ForwardSh
   Ring<S::stages> kv;
   Arrivals arrivals(p);
   for (;;) {
-    // Read where it is published, which no other thread writes: registers are scarce.
+    shared.claim_full(claims.place).wait(claims.parity);
+    // It stays in shared memory until its end: registers are scarce.
     const Claim& claim = shared.claim(claims.place);
-    publish_claim(shared, claims, make_claim(p));
     if (claim.row < 0) return;
-    if (claim.tiles == 0) continue;
-    const Barrier q_full = shared.q_full(q.place);
-    shared.q_empty(q.place).wait(q.parity ^ 1);
-    q_full.arrive_with_bytes(S::q_bytes);
-    load_rows<S::Dk, query_rows>(block_address(shared.q + q.place * S::q_bytes), p.q,
-                                 {0, claim.head - p.q_head_begin, claim.row, claim.batch}, q_full);
-    q.advance();
-    const int kv_head = claim.head / p.group - p.kv_begin;
+    if (claim.tiles > 0) {
+      const Barrier q_full = shared.q_full(q.place);
+      shared.q_empty(q.place).wait(q.parity ^ 1);
+      q_full.arrive_with_bytes(S::q_bytes);
+      load_rows<S::Dk, query_rows>(block_address(shared.q + q.place * S::q_bytes), p.q,
+                                   {0, claim.head - p.q_head_begin, claim.row, claim.batch}, q_full);
+      q.advance();
+    }
     each_key_tile<S::keys>(p, claim, [&](const KeySegment& segment, int key) {
       const Barrier k_full = shared.k_full(kv.place), v_full = shared.v_full(kv.place),
                     v_landed = shared.v_landed(kv.place);
       shared.k_empty(kv.place).wait(kv.parity ^ 1);
       const bool arrived = arrivals.await(p, segment.block);
       load_if<S::Dk, S::keys>(arrived, block_address(shared.k + kv.place * S::k_bytes), p.k[segment.block],
-                              {0, kv_head, key, claim.batch}, k_full);
+                              {0, claim.kv_head, key, claim.batch}, k_full);
       shared.v_empty(kv.place).wait(kv.parity ^ 1);
       const bool last = key + S::keys > segment.end;
       load_if<S::Dv, S::keys>(arrived, block_address(shared.v + kv.place * S::v_bytes), p.v[segment.block],
-                              {0, kv_head, key, claim.batch}, last ? v_landed : v_full);
+                              {0, claim.kv_head, key, claim.batch}, last ? v_landed : v_full);
       if (last) v_full.arrive();
       kv.advance();
     });
+    shared.claim_empty(claims.place).arrive();
+    claims.advance();
   }
 }
 
-/// Zeroes the rows of values behind a segment; one warp.
+/// Claims work, and zeroes the rows of values behind a segment; one warp.
 template <class S>
-__device__ __forceinline__ void clear_tails(const ForwardParams& p, const ForwardShared<S>& shared) {
+__device__ __forceinline__ void claim_and_clear(const ForwardParams& p, const ForwardShared<S>& shared) {
   const int lane = lane_of_warp();
   Ring<S::claim_slots> claims;
+  claim_next(p, shared, claims);
   Ring<S::stages> kv;
   std::uint32_t landed = 0;  // parities by stage
   for (;;) {
     const Claim claim = next_claim(shared, claims);
     if (claim.row < 0) return;
+    int left = claim.tiles;
+    if (left == 0) claim_next(p, shared, claims);
     each_key_tile<S::keys>(p, claim, [&](const KeySegment& segment, int key) {
+      // The claim that follows is known when there is room for its first tile, and hardly earlier.
+      if (--left == 0) claim_next(p, shared, claims);
       shared.v_empty(kv.place).wait(kv.parity ^ 1);
       if (key + S::keys > segment.end) {
         shared.v_landed(kv.place).wait((landed >> kv.place) & 1);
@@ -72,93 +78,6 @@ __device__ __forceinline__ void clear_tails(const ForwardParams& p, const Forwar
       kv.advance();
     });
   }
-}
-
-/// Two query rows of a thread: running maxima (log2 units), the thread's part of the sums, sum P V.
-template <class S>
-struct Rows {
-  float top[2], sum[2];
-  float o[S::Dv / 2];
-};
-
-/// A row of a claim's tile.
-struct QueryRow {
-  int token, head;
-};
-[[nodiscard]] __device__ __forceinline__ QueryRow query_row(const ForwardParams& p, const Claim& claim,
-                                                            int row_of_tile) {
-  const int token = row_of_tile >> p.bundle_log2;
-  return {claim.row + token, claim.head + row_of_tile - (token << p.bundle_log2)};
-}
-
-/// The empty state of a head.
-[[nodiscard]] __device__ __forceinline__ float empty_lse(const ForwardParams& p, int head) {
-  return p.sink != nullptr ? static_cast<float>(p.sink[head]) : minus_infinity();
-}
-
-template <class S, int h>
-__device__ __forceinline__ void begin_row(Rows<S>& rows, const ForwardParams& p, const Claim& claim,
-                                          const QueryRow& row) {
-  const int lane = lane_of_warp();
-  const bool carried = !p.overwrite && row.token < p.q_rows;
-  float lse = minus_infinity();
-  if (p.overwrite)
-    lse = empty_lse(p, row.head);
-  else if (carried)
-    lse = *row_of<float>(p.lse, claim.batch, row.head, row.token);
-  const bool holds = lse != minus_infinity();
-  rows.top[h] = lse * log2_e;
-  rows.sum[h] = holds && (lane & 3) == 0 ? 1.f : 0.f;
-#pragma unroll
-  for (int n = 0; n < S::Dv / 8; ++n) rows.o[4 * n + 2 * h] = rows.o[4 * n + 2 * h + 1] = 0.f;
-  if (!carried || !holds) return;
-  const float* from = row_of<float>(p.o, claim.batch, row.head, row.token);
-#pragma unroll
-  for (int n = 0; n < S::Dv / 8; ++n) {
-    const float2 x = load_pair(from, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs);
-    rows.o[4 * n + 2 * h] = x.x, rows.o[4 * n + 2 * h + 1] = x.y;
-  }
-}
-
-/// Writes what a row has become; a carried row that saw nothing is left alone.
-template <class S, int h>
-__device__ __forceinline__ void end_row(const Rows<S>& rows, const ForwardParams& p, const Claim& claim,
-                                        const QueryRow& row) {
-  using T = typename S::T;
-  const int lane = lane_of_warp();
-  const bool inside = row.token < p.q_rows;
-  const int token = inside ? row.token : 0;
-  float* lse = row_of<float>(p.lse, claim.batch, row.head, token);
-  const float before = p.overwrite ? empty_lse(p, row.head) : *lse;
-  // The four lanes of a row have all read before one of them writes.
-  float sum = rows.sum[h];
-  sum += __shfl_xor_sync(~0u, sum, 1);
-  sum += __shfl_xor_sync(~0u, sum, 2);
-  const float top = rows.top[h];
-  // Only a row that saw nothing still has the maximum and the sum that it began with.
-  const bool untouched = before * log2_e == top && sum == (before == minus_infinity() ? 0.f : 1.f);
-  const bool writes = inside && (!untouched || p.overwrite);
-  const float inverse = sum > 0 ? 1.f / sum : 0.f;
-  const bool pieces = S::Dv <= 128 && p.o_pieces;  // more sums leave no registers for it
-  if (p.o.type != DType::fp32 && pieces)
-    store_row<T, S::Dv, h>(row_of<typename T::type>(p.o, claim.batch, row.head, token), rows.o, inverse, p.dv,
-                           writes);
-  if (!writes) return;
-  if ((lane & 3) == 0) *lse = untouched ? before : (top + log2f(sum)) * ln_2;
-  if (p.o.type == DType::fp32) {
-    float* const to = row_of<float>(p.o, claim.batch, row.head, token);
-#pragma unroll
-    for (int n = 0; n < S::Dv / 8; ++n)
-      store_pair(to, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs,
-                 {rows.o[4 * n + 2 * h] * inverse, rows.o[4 * n + 2 * h + 1] * inverse});
-    return;
-  }
-  if (pieces) return;
-  auto* const to = row_of<typename T::type>(p.o, claim.batch, row.head, token);
-#pragma unroll
-  for (int n = 0; n < S::Dv / 8; ++n)
-    store_rounded<T>(to, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs,
-                     {rows.o[4 * n + 2 * h] * inverse, rows.o[4 * n + 2 * h + 1] * inverse});
 }
 
 /// Factors by which a tile's scores move the sums of two rows; moved: the same for a warp.
@@ -247,85 +166,142 @@ __device__ __forceinline__ void multiply_values(float (&o)[S::Dv / 2], const std
     RegisterProduct<typename S::T, S::Dv, Major::mn>::add(o, p + 4 * k, v.step<Major::mn, S::keys>(k), true);
 }
 
+/// Products of a warpgroup with the tiles at its places.
+template <class S>
+struct TileProducts {
+  const ForwardShared<S>& shared;
+  int consumer;
+
+  __device__ __forceinline__ void keys(float (&s)[S::keys / 2], const Places<S>& at) const {
+    const Operand q(block_address(shared.q + at.q.place * S::q_bytes + 64 * consumer * tile_row_bytes),
+                    query_rows);
+    const Operand k(block_address(shared.k + at.k.place * S::k_bytes), S::keys);
+    products_begin();
+    multiply_keys<S>(s, q, k);
+    products_commit();
+  }
+  __device__ __forceinline__ void values(float (&o)[S::Dv / 2],
+                                         const std::uint32_t (&probabilities)[S::keys / 4],
+                                         const Places<S>& at) const {
+    shared.v_full(at.v.place).wait(at.v.parity);
+    products_begin();
+    multiply_values<S>(o, probabilities, Operand(block_address(shared.v + at.v.place * S::v_bytes), S::keys));
+    products_commit();
+  }
+};
+
+/// The scores of a tile of keys are there: its buffer is free, and behind the last tile of a claim that of Q.
+template <class S>
+__device__ __forceinline__ void release_keys(const ForwardShared<S>& shared, Places<S>& at, int tiles_left) {
+  arrive_of_warp(shared.k_empty(at.k.place));
+  at.k.advance();
+  if (tiles_left != 0) return;
+  arrive_of_warp(shared.q_empty(at.q.place));
+  at.q.advance();
+}
+template <class S>
+__device__ __forceinline__ void release_values(const ForwardShared<S>& shared, Places<S>& at) {
+  arrive_of_warp(shared.v_empty(at.v.place));
+  at.v.advance();
+}
+
+/// Scores of the tile of keys at a warpgroup's place, and beside them the product of the tile before; returns
+/// when the scores are there.
+template <class S>
+__device__ __forceinline__ TileMask begin_tile(float (&s)[S::keys / 2], Rows<S>& rows,
+                                               const std::uint32_t (&probabilities)[S::keys / 4],
+                                               const TileProducts<S>& products, const Turns<S::turns>& turns,
+                                               Places<S>& at, int tiles_left) {
+  products.shared.k_full(at.k.place).wait(at.k.parity);
+  turns.take();
+  products.keys(s, at);
+  products.values(rows.o, probabilities, at);
+  turns.pass();
+  const TileMask mask = read_mask(products.shared, at.k.place, row_of_tile());
+  products_wait<1>();
+  release_keys(products.shared, at, tiles_left);
+  return mask;
+}
+
+/// Scores become the operand of the product to come, once that of the tile before is over.
+template <class S>
+__device__ __forceinline__ void end_tile(float (&s)[S::keys / 2], Rows<S>& rows,
+                                         std::uint32_t (&probabilities)[S::keys / 4], const TileMask& mask,
+                                         const ForwardParams& p, const ForwardShared<S>& shared,
+                                         Places<S>& at) {
+  if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
+  if (mask.masked) hide<S::keys>(s, mask);
+  const Rescale rescale = softmax<S>(s, rows.top, rows.sum, p.scale_log2);
+  products_wait<0>();
+  release_values(shared, at);
+  round_probabilities<S>(probabilities, s);
+  rescale_sums<S>(rows.o, rescale);
+}
+
+/// The same with the first tile of a claim.
+template <class S>
+__device__ __forceinline__ void begin_probabilities(float (&s)[S::keys / 2], Rows<S>& rows,
+                                                    std::uint32_t (&probabilities)[S::keys / 4],
+                                                    const TileMask& mask, const ForwardParams& p) {
+  if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
+  if (mask.masked) hide<S::keys>(s, mask);
+  rescale_sums<S>(rows.o, softmax<S>(s, rows.top, rows.sum, p.scale_log2));
+  round_probabilities<S>(probabilities, s);
+}
+
+/// Attends the tiles of a claim and of those that follow, but for the end of the last. The first scores of a
+/// claim are computed beside the last product of the claim before, which then writes its rows.
+template <class S>
+__device__ __forceinline__ void attend_claims(Rows<S>& rows, const ForwardParams& p,
+                                              const ForwardShared<S>& shared, const Turns<S::turns>& turns,
+                                              Places<S>& at) {
+  float s[S::keys / 2];
+  std::uint32_t probabilities[S::keys / 4];
+  const TileProducts<S> products{shared, turns.consumer};
+  int left = shared.claim(at.claims.place).tiles - 1;
+  shared.q_full(at.q.place).wait(at.q.parity);
+  shared.k_full(at.k.place).wait(at.k.parity);
+  products.keys(s, at);
+  const TileMask first = read_mask(shared, at.k.place, row_of_tile());
+  products_wait<0>();
+  release_keys(shared, at, left);
+  begin_probabilities(s, rows, probabilities, first, p);
+  for (;;) {
+#pragma unroll 1
+    while (left > 0) {
+      const TileMask mask = begin_tile(s, rows, probabilities, products, turns, at, --left);
+      end_tile(s, rows, probabilities, mask, p, shared, at);
+    }
+    left = tiles_of_next(shared, at);
+    if (left == 0) break;
+    const TileMask mask = begin_tile(s, rows, probabilities, products, turns, at, --left);
+    products_wait<0>();
+    release_values(shared, at);
+    end_claim(rows, p, shared, at);
+    begin_rows(rows, p, shared.claim(at.claims.place));
+    begin_probabilities(s, rows, probabilities, mask, p);
+  }
+  products.values(rows.o, probabilities, at);
+  products_wait<0>();
+  release_values(shared, at);
+}
+
 /// A warpgroup's 64 rows of one claim after the other.
 template <class S>
 __device__ __forceinline__ void compute(const ForwardParams& p, const ForwardShared<S>& shared,
                                         int consumer) {
-  const auto row_of_tile = [] { return 16 * ((thread_now() >> 5) - 4) + (lane_of_warp() >> 2); };
-  const auto k_at = [&](int stage) { return Operand(block_address(shared.k + stage * S::k_bytes), S::keys); };
-  const auto v_at = [&](int stage) { return Operand(block_address(shared.v + stage * S::v_bytes), S::keys); };
   const Turns<S::turns> turns{consumer};
   turns.begin();
-  Ring<S::claim_slots> claims;
-  Ring<S::q_buffers> q_ring;
-  Ring<S::stages> k_ring, v_ring;
+  Places<S> at;
   for (;;) {
     // The claim stays in shared memory until its end: registers are scarce here.
-    shared.claim_full(claims.place).wait(claims.parity);
-    const Claim& claim = shared.claim(claims.place);
+    shared.claim_full(at.claims.place).wait(at.claims.parity);
+    const Claim& claim = shared.claim(at.claims.place);
     if (claim.row < 0) return;
-    const int tiles = claim.tiles;
     Rows<S> rows;
-    begin_row<S, 0>(rows, p, claim, query_row(p, claim, row_of_tile()));
-    begin_row<S, 1>(rows, p, claim, query_row(p, claim, row_of_tile() + 8));
-    if (tiles > 0) {
-      float s[S::keys / 2];
-      std::uint32_t probabilities[S::keys / 4];
-      const Operand q(block_address(shared.q + q_ring.place * S::q_bytes + 64 * consumer * tile_row_bytes),
-                      query_rows);
-      shared.q_full(q_ring.place).wait(q_ring.parity);
-      shared.k_full(k_ring.place).wait(k_ring.parity);
-      products_begin();
-      multiply_keys<S>(s, q, k_at(k_ring.place));
-      products_commit();
-      TileMask mask = read_mask(shared, k_ring.place, row_of_tile());
-      products_wait<0>();
-      arrive_of_warp(shared.k_empty(k_ring.place));
-      k_ring.advance();
-      if (tiles == 1) arrive_of_warp(shared.q_empty(q_ring.place));
-      if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
-      if (mask.masked) hide<S::keys>(s, mask);
-      rescale_sums<S>(rows.o, softmax<S>(s, rows.top, rows.sum, p.scale_log2));
-      round_probabilities<S>(probabilities, s);
-#pragma unroll 1
-      for (int tile = 1; tile < tiles; ++tile) {
-        shared.k_full(k_ring.place).wait(k_ring.parity);
-        turns.take();
-        products_begin();
-        multiply_keys<S>(s, q, k_at(k_ring.place));
-        products_commit();
-        shared.v_full(v_ring.place).wait(v_ring.parity);
-        products_begin();
-        multiply_values<S>(rows.o, probabilities, v_at(v_ring.place));
-        products_commit();
-        turns.pass();
-        mask = read_mask(shared, k_ring.place, row_of_tile());
-        products_wait<1>();
-        arrive_of_warp(shared.k_empty(k_ring.place));
-        k_ring.advance();
-        if (tile + 1 == tiles) arrive_of_warp(shared.q_empty(q_ring.place));
-        if constexpr (S::softcap) cap_scores(s, p.softcap_factor);
-        if (mask.masked) hide<S::keys>(s, mask);
-        const Rescale rescale = softmax<S>(s, rows.top, rows.sum, p.scale_log2);
-        products_wait<0>();
-        arrive_of_warp(shared.v_empty(v_ring.place));
-        v_ring.advance();
-        round_probabilities<S>(probabilities, s);
-        rescale_sums<S>(rows.o, rescale);
-      }
-      q_ring.advance();
-      shared.v_full(v_ring.place).wait(v_ring.parity);
-      products_begin();
-      multiply_values<S>(rows.o, probabilities, v_at(v_ring.place));
-      products_commit();
-      products_wait<0>();
-      arrive_of_warp(shared.v_empty(v_ring.place));
-      v_ring.advance();
-    }
-    end_row<S, 0>(rows, p, claim, query_row(p, claim, row_of_tile()));
-    end_row<S, 1>(rows, p, claim, query_row(p, claim, row_of_tile() + 8));
-    arrive_of_warp(shared.claim_empty(claims.place));
-    claims.advance();
+    begin_rows(rows, p, claim);
+    if (claim.tiles > 0) attend_claims(rows, p, shared, turns, at);
+    end_claim(rows, p, shared, at);
   }
 }
 
@@ -341,13 +317,13 @@ __global__ __launch_bounds__(S::threads, 1) void forward_kernel(const __grid_con
     if (warp == 0) {
       if (lane_of_warp() == 0) load_all(p, shared);
     } else if (warp == 1) {
-      prepare_key_masks<S>(p, shared);
-    } else if (warp == 2) {
-      clear_tails(p, shared);
+      claim_and_clear(p, shared);
+    } else {
+      prepare_key_masks<S>(p, shared, warp - 2);
     }
   } else {
     grow_registers<232>();
-    compute(p, shared, warpgroup - 1);
+    compute(p, shared, S::turns ? same_of_warp(warpgroup - 1) : warpgroup - 1);
   }
 }
 

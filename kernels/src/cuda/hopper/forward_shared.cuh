@@ -9,7 +9,7 @@ namespace usp::kernels::hopper {
 template <class T_, int Dk_, int Dv_, int keys_, int q_buffers_, bool turns_, bool softcap_>
 struct ForwardShape {
   using T = T_;
-  static constexpr int Dk = Dk_, Dv = Dv_, keys = keys_, q_buffers = q_buffers_, stages = 2, claim_slots = 2;
+  static constexpr int Dk = Dk_, Dv = Dv_, keys = keys_, q_buffers = q_buffers_, stages = 2, claim_slots = 3;
   static constexpr bool turns = turns_, softcap = softcap_;
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), consumer_warps = 4 * consumers;
   static constexpr int q_bytes = query_rows * Dk * 2, k_bytes = keys * Dk * 2, v_bytes = keys * Dv * 2;
@@ -67,10 +67,10 @@ struct ForwardShared {
   __device__ __forceinline__ void init() const {
     if ((block_address(0) & 1023) != 0) __trap();  // as tensor copies and descriptors expect
     for (int i = 0; i < S::claim_slots; ++i)
-      claim_full(i).init(1), claim_empty(i).init(S::consumer_warps + 2);
+      claim_full(i).init(1), claim_empty(i).init(S::consumer_warps + 4);
     for (int i = 0; i < S::q_buffers; ++i) q_full(i).init(1), q_empty(i).init(S::consumer_warps);
     for (int i = 0; i < S::stages; ++i) {
-      k_full(i).init(2), k_empty(i).init(S::consumer_warps);
+      k_full(i).init(3), k_empty(i).init(S::consumer_warps);
       v_full(i).init(2), v_empty(i).init(S::consumer_warps), v_landed(i).init(1);
     }
     fence_barrier_init();

@@ -10,7 +10,7 @@ void launch_key_grad<128, 128>(const BackwardParams& p, DType io, cudaStream_t s
 }
 template <>
 void launch_query_grad<128, 128>(const QueryGradParams& p, DType io, cudaStream_t stream) {
-  launch_query_grad_as<128, 128, 96, 3>(p, io, stream);
+  launch_query_grad_as<128, 128, 96, 3, 1>(p, io, stream);
 }
 
 }  // namespace usp::kernels::hopper

@@ -10,7 +10,7 @@ void launch_key_grad<256, 256>(const BackwardParams& p, DType io, cudaStream_t s
 }
 template <>
 void launch_query_grad<256, 256>(const QueryGradParams& p, DType io, cudaStream_t stream) {
-  launch_query_grad_as<256, 256, 48, 2>(p, io, stream);
+  launch_query_grad_as<256, 256, 48, 2, 1>(p, io, stream);
 }
 
 }  // namespace usp::kernels::hopper

@@ -10,7 +10,7 @@ void launch_key_grad<64, 64>(const BackwardParams& p, DType io, cudaStream_t str
 }
 template <>
 void launch_query_grad<64, 64>(const QueryGradParams& p, DType io, cudaStream_t stream) {
-  launch_query_grad_as<64, 64, 128, 4>(p, io, stream);
+  launch_query_grad_as<64, 64, 128, 4, 2>(p, io, stream);
 }
 
 }  // namespace usp::kernels::hopper

@@ -162,15 +162,14 @@ void describe_query_tiles(Params& p, Engine& engine, const BlockList<Args>& list
   for (const Args& block : list) keys += block.k.rows;
   const i64 kv_bytes = keys * (a.k.width + a.v.width) * bytes_of(a.k.type);
   p.section_heads = section_heads(section_bytes, (kv_bytes << p.bundle_log2) / a.scope.group, p.heads_of_all);
-  p.q_rows = static_cast<int>(a.q.rows);
   describe(p, engine, list, tiles, a.overwrite, {query_rows >> p.bundle_log2, key_rows, 1 << p.bundle_log2});
 }
 
 /// What the launches of backward read of the gradients' side.
 template <class Params>
-void describe_grads(Params& p, Engine& engine, const AttendGradArgs& a, int rows) {
+void describe_grads(Params& p, Engine& engine, const AttendGradArgs& a, int rows, int heads = 1) {
   const ConstView d_o = engine.resources.readable(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
-  p.d_o = row_boxes(d_o, rows);
+  p.d_o = row_boxes(d_o, rows, heads);
   p.d_o_head_begin = static_cast<int>(d_o.heads.begin);
   p.dqk = static_cast<int>(a.q.width);
   p.scale = static_cast<float>(a.scope.terms->scale);
@@ -236,8 +235,9 @@ class BackwardStep final : public PreparedStep<Given> {
     make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
     if (r.deterministic() || !tile_.adds_dq()) {
-      // Heads are not bundled: each has a tile of its own.
-      const QueryTiles queries = query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, 1}, tile_.keys);
+      const QueryTiles queries =
+          query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, a.scope.group}, tile_.keys);
+      bundle_log2_ = queries.bundle_log2;
       queries_.emplace(r, slices.list(), queries.table, one_run(queries.table));
       return;
     }
@@ -311,7 +311,8 @@ class BackwardStep final : public PreparedStep<Given> {
     const AttendGradArgs& a = list.front();
     if (queries_->table.tile_count(a.overwrite) == 0) return;
     QueryGradParams p;
-    describe_grads(p, engine_, a, query_rows);
+    p.bundle_log2 = bundle_log2_;
+    describe_grads(p, engine_, a, query_rows >> bundle_log2_, 1 << bundle_log2_);
     p.dq = strided(a.dq);
     p.dq_pieces = divides(a.dq, 16, 16 / bytes_of(a.dq.type));
     describe_query_tiles(p, engine_, list, *queries_, tile_.keys);
@@ -322,6 +323,7 @@ class BackwardStep final : public PreparedStep<Given> {
   GradTile tile_{};
   std::optional<Tiles<QuerySegment>> keys_;   ///< empty: no work
   std::optional<Tiles<KeySegment>> queries_;  ///< of dq alone, which has a launch of its own
+  int bundle_log2_ = 0;                       ///< of those
   bool direct_ = false;                       ///< dq is summed in its own memory
 };
 

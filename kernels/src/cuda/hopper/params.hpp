@@ -56,7 +56,6 @@ struct QueryTileParams : CommonParams {
   int heads = 0;        ///< query heads of the call, in bundles
   int bundle_log2 = 0;  ///< heads of a bundle, which share a KV head and tiles: row r of a tile is token
                         ///< r >> bundle_log2 of head r % bundle; boxes of q hold the heads of a bundle
-  int q_rows = 0;
 };
 
 struct ForwardParams : QueryTileParams {

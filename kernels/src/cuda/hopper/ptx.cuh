@@ -72,6 +72,11 @@ struct Ring {
     if (++place == count) place = 0, parity ^= 1;
   }
 };
+template <int count>
+[[nodiscard]] __device__ __forceinline__ Ring<count> next_of(Ring<count> ring) {
+  ring.advance();
+  return ring;
+}
 
 /// Barriers that are initialized become visible to tensor copies; a barrier of the block comes next.
 __device__ __forceinline__ void fence_barrier_init() {
@@ -89,6 +94,13 @@ __device__ __forceinline__ void shrink_registers() {
 template <int registers>
 __device__ __forceinline__ void grow_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(registers));
+}
+
+/// So many bits from the lowest on; none below 0, all from 32 on.
+__device__ __forceinline__ std::uint32_t low_bits(int count) {
+  std::uint32_t bits;
+  asm("bmsk.clamp.b32 %0, 0, %1;\n" : "=r"(bits) : "r"(max(count, 0)));
+  return bits;
 }
 
 /// threadIdx.x, read anew: where registers are scarce, what follows from it is not kept.

@@ -6,11 +6,13 @@
 /// Shared memory of the kernel of dQ alone: who waits for whom.
 namespace usp::kernels::hopper {
 
-/// Tiles of `keys` keys, `stages` of them.
-template <class T_, int Dk_, int Dv_, int keys_, int stages_, bool softcap_>
+/// Tiles of `keys` keys, `stages` of them; of Q and dO, the second of `q_buffers` holds those of the claim
+/// that follows.
+template <class T_, int Dk_, int Dv_, int keys_, int stages_, int q_buffers_, bool softcap_>
 struct QueryGradShape {
   using T = T_;
-  static constexpr int Dk = Dk_, Dv = Dv_, keys = keys_, stages = stages_, claim_slots = 2;
+  static constexpr int Dk = Dk_, Dv = Dv_, keys = keys_, stages = stages_, q_buffers = q_buffers_,
+                       claim_slots = 3;
   static constexpr bool softcap = softcap_;
   static constexpr bool turns = Dk <= 192;  ///< with 256 the products leave little to run beside
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), consumer_warps = 4 * consumers;
@@ -21,12 +23,12 @@ struct QueryGradShape {
 /// Shared memory of a block.
 template <class S>
 struct QueryGradShared {
-  static constexpr int q = 0, d_o = q + S::q_bytes, k = d_o + S::o_bytes, v = k + S::stages * S::k_bytes,
-                       intervals = v + S::stages * S::v_bytes,
+  static constexpr int q = 0, d_o = q + S::q_buffers * S::q_bytes, k = d_o + S::q_buffers * S::o_bytes,
+                       v = k + S::stages * S::k_bytes, intervals = v + S::stages * S::v_bytes,
                        claims = intervals + S::stages * query_rows * static_cast<int>(sizeof(Interval)),
                        masked = claims + S::claim_slots * static_cast<int>(sizeof(Claim)),
                        barriers = masked + 16;
-  static constexpr int barrier_count = 2 * S::claim_slots + 2 + 3 * S::stages + 3 * S::stages;
+  static constexpr int barrier_count = 2 * (S::claim_slots + S::q_buffers) + 3 * S::stages + 3 * S::stages;
   static constexpr int bytes = barriers + 8 * barrier_count;
   static_assert(S::stages <= 4, "there is a word for each");
 
@@ -37,10 +39,13 @@ struct QueryGradShared {
   [[nodiscard]] __device__ __forceinline__ Barrier claim_empty(int i) const {
     return barrier(S::claim_slots + i);
   }
-  static constexpr int rows = 2 * S::claim_slots, keys = rows + 2, values = keys + 3 * S::stages;
+  static constexpr int rows = 2 * S::claim_slots, keys = rows + 2 * S::q_buffers,
+                       values = keys + 3 * S::stages;
   /// Of Q and dO.
-  [[nodiscard]] __device__ __forceinline__ Barrier q_full() const { return barrier(rows); }
-  [[nodiscard]] __device__ __forceinline__ Barrier q_empty() const { return barrier(rows + 1); }
+  [[nodiscard]] __device__ __forceinline__ Barrier q_full(int i) const { return barrier(rows + i); }
+  [[nodiscard]] __device__ __forceinline__ Barrier q_empty(int i) const {
+    return barrier(rows + S::q_buffers + i);
+  }
   [[nodiscard]] __device__ __forceinline__ Barrier k_full(int i) const { return barrier(keys + i); }
   [[nodiscard]] __device__ __forceinline__ Barrier k_empty(int i) const {
     return barrier(keys + S::stages + i);
@@ -69,10 +74,10 @@ struct QueryGradShared {
   __device__ __forceinline__ void init() const {
     if ((block_address(0) & 1023) != 0) __trap();  // as tensor copies and descriptors expect
     for (int i = 0; i < S::claim_slots; ++i)
-      claim_full(i).init(1), claim_empty(i).init(S::consumer_warps + 2);
-    q_full().init(1), q_empty().init(S::consumer_warps);
+      claim_full(i).init(1), claim_empty(i).init(S::consumer_warps + 4);
+    for (int i = 0; i < S::q_buffers; ++i) q_full(i).init(1), q_empty(i).init(S::consumer_warps);
     for (int i = 0; i < S::stages; ++i)
-      k_full(i).init(3), k_empty(i).init(S::consumer_warps), k_landed(i).init(1);
+      k_full(i).init(4), k_empty(i).init(S::consumer_warps), k_landed(i).init(1);
     for (int i = 0; i < S::stages; ++i)
       v_full(i).init(2), v_empty(i).init(S::consumer_warps), v_landed(i).init(1);
     fence_barrier_init();

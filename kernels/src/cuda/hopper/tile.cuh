@@ -13,6 +13,11 @@ namespace usp::kernels::hopper {
   return static_cast<int>(threadIdx.x) & 31;
 }
 
+/// A number that all lanes of a warp hold; it is kept in a uniform register rather than computed anew.
+[[nodiscard]] __device__ __forceinline__ int same_of_warp(int number) {
+  return __shfl_sync(~0u, number, 0);
+}
+
 /// One arrival of a whole warp.
 __device__ __forceinline__ void arrive_of_warp(Barrier barrier) {
   __syncwarp();
@@ -156,6 +161,11 @@ struct TileMask {
   Interval rows[2];
 };
 
+/// Of a thread's columns, 8 n and 8 n + 1 from its first on, how many come before a column.
+[[nodiscard]] __device__ __forceinline__ int own_columns_before(int column) {
+  return 2 * (column >> 3) + min(column & 7, 2);
+}
+
 template <int columns>
 __device__ __forceinline__ void hide(float (&s)[columns / 2], const TileMask& mask,
                                      float hidden = minus_infinity()) {
@@ -163,11 +173,23 @@ __device__ __forceinline__ void hide(float (&s)[columns / 2], const TileMask& ma
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int begin = mask.rows[h].begin - first, end = mask.rows[h].end - first;
+    if constexpr (columns >= 96) {
+      // A bit of each column: many of them become predicates at once. With fewer it costs registers.
+      const int before = own_columns_before(begin), own = own_columns_before(end);
 #pragma unroll
-    for (int n = 0; n < columns / 8; ++n)
+      for (int word = 0; word < columns / 4; word += 32) {
+        const std::uint32_t seen = low_bits(own - word) & ~low_bits(before - word);
 #pragma unroll
-      for (int e = 0; e < 2; ++e)
-        if (n * 8 + e < begin || n * 8 + e >= end) s[4 * n + 2 * h + e] = hidden;
+        for (int i = word; i < min(word + 32, columns / 4); ++i)
+          if ((seen >> (i - word) & 1) == 0) s[4 * (i >> 1) + 2 * h + (i & 1)] = hidden;
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n < columns / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (n * 8 + e < begin || n * 8 + e >= end) s[4 * n + 2 * h + e] = hidden;
+    }
   }
 }
 

@@ -73,7 +73,7 @@ class ForwardStep final : public PreparedAttend {
     dims_ = padded_dims(a.q.width, a.v.width, needs_terms(*a.scope.terms));
     const int tile_rows = forward_rows(dims_.dv, dims_.terms);
     const SliceList slices = slices_of(a.scope);
-    table_.emplace(r.tables(), slices, tiles_of_queries(slices, a.q.rows, tile_rows));
+    table_.emplace(r.tables(), slices, tiles_of_queries(slices, even_tiles(a.q.rows, tile_rows)));
     make_room(r, a);
   }
 
@@ -111,7 +111,7 @@ class BackwardStep final : public PreparedAttendGrad {
     if (r.deterministic()) {
       query_dims_ = padded_dims(a.q.width, a.v.width, true);
       r.need_shared(query_grad_shared_bytes(query_dims_.dk));
-      queries_.emplace(r.tables(), slices, tiles_of_queries(slices, a.q.rows, query_grad_rows));
+      queries_.emplace(r.tables(), slices, tiles_of_queries(slices, even_tiles(a.q.rows, query_grad_rows)));
       return;
     }
     direct_ = a.dq.type == DType::fp32 && a.dq.width % 2 == 0 && strided(a.dq).pairs;

@@ -25,10 +25,10 @@ struct KeySegment {
 struct QuerySegment {
   int slice, begin, end, masked, shift, load_begin, load_end, block;
 };
-/// Tiles in order of falling work. Rows of query tiles are those of the call, rows of key tiles those of a
-/// block.
+/// Tiles of rows [row, row_end) in order of falling work. Rows of query tiles are those of the call, rows of
+/// key tiles those of a block.
 struct TileEntry {
-  int row, segment_begin, segment_end, streamed_tiles, block;
+  int row, row_end, segment_begin, segment_end, streamed_tiles, block;
 };
 
 }  // namespace usp::kernels::tiles

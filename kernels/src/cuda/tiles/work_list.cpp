@@ -54,11 +54,13 @@ struct Seen {
   return {r.begin + by, r.end + by};
 }
 
-/// Calls visit(tile, rows) for each tile that the rows touch.
+/// Calls visit(tile, rows) for each tile that the rows touch. Tiles follow one another.
 template <class Visit>
-void each_tile(Range rows, int tile_rows, const Visit& visit) {
-  for (i64 tile = rows.begin / tile_rows; tile * tile_rows < rows.end; ++tile)
-    visit(static_cast<std::size_t>(tile), intersect(rows, {tile * tile_rows, (tile + 1) * tile_rows}));
+void each_tile(const std::vector<Range>& tiles, Range rows, const Visit& visit) {
+  const auto ends_behind = [](i64 row, const Range& tile) { return row < tile.end; };
+  auto tile = std::upper_bound(tiles.begin(), tiles.end(), rows.begin, ends_behind);
+  for (; tile != tiles.end() && tile->begin < rows.end; ++tile)
+    visit(static_cast<std::size_t>(tile - tiles.begin()), intersect(rows, *tile));
 }
 
 template <class Segment>
@@ -68,10 +70,10 @@ template <class Segment>
   return tiles;
 }
 
-/// Heavy tiles first: what is left for the end of the grid is small. Each block has tiles from its first on.
+/// Heavy tiles first: what is left for the end of the grid is small. Places hold rows and blocks.
 template <class Segment>
-[[nodiscard]] TileTable<Segment> in_order(const std::vector<std::vector<Segment>>& tiles, int tile_rows,
-                                          const std::vector<std::size_t>& first_tiles) {
+[[nodiscard]] TileTable<Segment> in_order(const std::vector<std::vector<Segment>>& tiles,
+                                          const std::vector<TileEntry>& places) {
   std::vector<std::size_t> order(tiles.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::vector<i64> work(tiles.size());
@@ -80,20 +82,18 @@ template <class Segment>
                    [&](std::size_t a, std::size_t b) { return work[a] > work[b]; });
   TileTable<Segment> table;
   for (const std::size_t tile : order) {
-    const int begin = static_cast<int>(table.segments.size());
+    TileEntry entry = places[tile];
+    entry.segment_begin = static_cast<int>(table.segments.size());
     table.segments.insert(table.segments.end(), tiles[tile].begin(), tiles[tile].end());
-    const auto next_block = std::upper_bound(first_tiles.begin(), first_tiles.end(), tile);
-    table.tiles.push_back({static_cast<int>(tile - next_block[-1]) * tile_rows, begin,
-                           static_cast<int>(table.segments.size()), 0,
-                           static_cast<int>(next_block - first_tiles.begin()) - 1});
+    entry.segment_end = static_cast<int>(table.segments.size());
+    table.tiles.push_back(entry);
     if (!tiles[tile].empty()) ++table.busy;
   }
   return table;
 }
 
-[[nodiscard]] std::size_t tile_count(i64 rows, int tile_rows) {
-  expects(rows <= max_gpu_rows, "check_gpu_rows comes before a view of so many rows");
-  return static_cast<std::size_t>((rows + tile_rows - 1) / tile_rows);
+[[nodiscard]] TileEntry place_of(const Range& rows, int block) {
+  return {static_cast<int>(rows.begin), static_cast<int>(rows.end), 0, 0, 0, block};
 }
 
 /// Appends the segment of the query rows `any` in up to three parts, so that whole query tiles without a mask
@@ -156,17 +156,23 @@ void join_loads(std::vector<QuerySegment>& segments) {
 
 }  // namespace
 
-TileTable<KeySegment> tiles_of_queries(const SliceList& slices, i64 q_rows, int tile_rows) {
-  std::vector<std::vector<KeySegment>> tiles(tile_count(q_rows, tile_rows));
+std::vector<Range> even_tiles(i64 rows, int tile_rows) {
+  expects(rows <= max_gpu_rows, "check_gpu_rows comes before a view of so many rows");
+  std::vector<Range> tiles;
+  for (i64 row = 0; row < rows; row += tile_rows) tiles.push_back({row, std::min(row + tile_rows, rows)});
+  return tiles;
+}
+
+TileTable<KeySegment> tiles_of_queries(const SliceList& slices, const std::vector<Range>& row_tiles) {
+  std::vector<std::vector<KeySegment>> tiles(row_tiles.size());
   for (i64 n = 0; n < slices.count; ++n) {
     const schedule::Slice& given = slices.at[n];
     if (given.q_count <= 0 || given.k_count <= 0) continue;
     const schedule::Slice s = with_steps(given);
-    each_tile({s.q_row, s.q_row + s.q_count}, tile_rows, [&](std::size_t tile, Range rows) {
+    each_tile(row_tiles, {s.q_row, s.q_row + s.q_count}, [&](std::size_t tile, Range rows) {
       const Seen seen(keys_of(s, rows.begin - s.q_row), keys_of(s, rows.end - 1 - s.q_row), s.k_count);
       if (seen.any.empty()) return;
-      const i64 first = static_cast<i64>(tile) * tile_rows;
-      const bool whole = rows.begin == first && rows.end == std::min(first + tile_rows, q_rows);
+      const bool whole = rows.size() == row_tiles[tile].size();
       const Range any = moved(seen.any, s.k_row), all = whole ? moved(seen.all, s.k_row) : Range{0, 0};
       tiles[tile].push_back({static_cast<int>(n),
                              static_cast<int>(any.begin),
@@ -177,21 +183,29 @@ TileTable<KeySegment> tiles_of_queries(const SliceList& slices, i64 q_rows, int 
                              {}});
     });
   }
-  return in_order(tiles, tile_rows, {0});
+  std::vector<TileEntry> places;
+  for (const Range& rows : row_tiles) places.push_back(place_of(rows, 0));
+  return in_order(tiles, places);
 }
 
 TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, const std::vector<i64>& dk_rows,
                                       int tile_rows) {
+  std::vector<std::vector<Range>> row_tiles;
   std::vector<std::size_t> first_tiles;
-  std::size_t count = 0;
-  for (const i64 rows : dk_rows) first_tiles.push_back(count), count += tile_count(rows, tile_rows);
-  std::vector<std::vector<QuerySegment>> tiles(count);
+  std::vector<TileEntry> places;
+  for (const i64 rows : dk_rows) {
+    first_tiles.push_back(places.size()), row_tiles.push_back(even_tiles(rows, tile_rows));
+    for (const Range& tile : row_tiles.back())
+      places.push_back(place_of(tile, static_cast<int>(row_tiles.size()) - 1));
+  }
+  std::vector<std::vector<QuerySegment>> tiles(places.size());
   for (i64 n = 0; n < slices.count; ++n) {
     const schedule::Slice& given = slices.at[n];
     if (given.q_count <= 0 || given.k_count <= 0) continue;
     const schedule::Slice s = with_steps(given);
-    const std::size_t first_tile = first_tiles[static_cast<std::size_t>(slices.block_of(n))];
-    each_tile({s.dk_row, s.dk_row + s.k_count}, tile_rows, [&](std::size_t tile, Range rows) {
+    const auto block = static_cast<std::size_t>(slices.block_of(n));
+    const std::size_t first_tile = first_tiles[block];
+    each_tile(row_tiles[block], {s.dk_row, s.dk_row + s.k_count}, [&](std::size_t tile, Range rows) {
       const Seen seen(queries_of(s, rows.begin - s.dk_row), queries_of(s, rows.end - 1 - s.dk_row),
                       s.q_count);
       if (seen.any.empty()) return;
@@ -205,7 +219,7 @@ TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, const std::vector
     });
   }
   for (std::vector<QuerySegment>& tile : tiles) join_loads(tile);
-  return in_order(tiles, tile_rows, first_tiles);
+  return in_order(tiles, places);
 }
 
 std::unique_ptr<Arena> TablePool::take(i64 bytes) {

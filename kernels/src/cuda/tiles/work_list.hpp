@@ -29,8 +29,11 @@ struct TileTable {
   int busy = 0;  ///< tiles that meet something
 };
 
+/// Ranges of `tile_rows` rows; the last may be shorter.
+[[nodiscard]] std::vector<Range> even_tiles(i64 rows, int tile_rows);
 /// Tiles of query rows against key rows, whose segments follow one another as the slices do.
-[[nodiscard]] TileTable<KeySegment> tiles_of_queries(const SliceList& slices, i64 q_rows, int tile_rows);
+[[nodiscard]] TileTable<KeySegment> tiles_of_queries(const SliceList& slices,
+                                                     const std::vector<Range>& tiles);
 /// Tiles of gradient rows, dk_rows of each block, against query rows.
 [[nodiscard]] TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, const std::vector<i64>& dk_rows,
                                                     int tile_rows);
