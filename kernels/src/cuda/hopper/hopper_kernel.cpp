@@ -234,10 +234,11 @@ class BackwardStep final : public PreparedStep<Given> {
     keys_.emplace(r, slices.list(), table, std::move(runs));
     make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
-    if (r.deterministic() || !tile_.adds_dq()) {
-      const QueryTiles queries =
-          query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, a.scope.group}, tile_.keys);
-      bundle_log2_ = queries.bundle_log2;
+    const QueryTiles queries =
+        query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, a.scope.group}, tile_.keys);
+    bundle_log2_ = queries.bundle_log2;
+    // Heads that share a tile of queries make up for the scores that two launches compute twice.
+    if (r.deterministic() || !tile_.adds_dq() || bundle_log2_ > 0) {
       queries_.emplace(r, slices.list(), queries.table, one_run(queries.table));
       return;
     }
