@@ -338,10 +338,11 @@ class AttentionSearch {
       sample.forward = sampled(Pass::forward);
       if (request_.training) sample.backward = sampled(Pass::backward);
     }
+    const std::vector<Backend> computing = computing_backends(layer.plan, request_.training);
     for (std::string note :
          {schedule::all_left_note(layer.plan, request_.training, sample.forward, sample.backward),
-          unmeasured_kernels_note(*request_.calibration, layer.plan,
-                                  computing_backends(layer.plan, request_.training))})
+          unmeasured_kernels_note(*request_.calibration, layer.plan, computing),
+          scores_note(*request_.calibration, layer.plan, computing.front())})
       if (!note.empty()) result_.notes.push_back(std::move(note));
   }
 
