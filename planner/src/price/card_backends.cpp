@@ -171,9 +171,9 @@ std::string unmeasured_kernels_note(const Calibration& calibration, const Attent
 
 std::string scores_note(const Calibration& calibration, const AttentionPlan& plan, Backend computes) {
   std::vector<std::string_view> terms;
-  if (plan.score.softcap != 0) terms.push_back("softcap");
-  if (plan.score.alibi) terms.push_back("ALiBi");
-  if (plan.score.dropout != 0) terms.push_back("dropout");
+  if (plan.score.softcap != 0) terms.emplace_back("softcap");
+  if (plan.score.alibi) terms.emplace_back("ALiBi");
+  if (plan.score.dropout != 0) terms.emplace_back("dropout");
   if (terms.empty() || !computes->on_gpu) return "";
   return fmt::format("logits with {} are computed by {}, {}", fmt::join(terms, " and "), word_of(computes),
                      calibration.measured(computes)
