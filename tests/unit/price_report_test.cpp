@@ -71,6 +71,33 @@ TEST(PriceReport, BytesOnTheWireAreThoseOfTheLedger) {
     }
 }
 
+/// No rank waits between the blocks of a list: in one launch gates add nothing to kernels, also where each
+/// block keeps another rank busiest.
+TEST(PriceReport, ListsOfOneLaunchTakeWhatTheBusiestRankTakes) {
+  Machine machine("h200");
+  machine.calibration = calibration_of(machine.cluster, "h200_sxm-pair");
+  std::vector<i64> cu_seqlens;
+  for (i64 token = 0; token <= 65536; token += 8192) cu_seqlens.push_back(token);
+  for (const bool packed : {false, true})
+    for (const i64 window : {i64{8192}, unbounded})
+      for (const Backend backend : {Backend::hopper, Backend::mma}) {
+        AttentionCall call = call_of(8, 1);
+        call.plan.method = Method::all_gather_kv;
+        call.plan.layout = LayoutKind::zigzag;
+        call.plan.backend = backend;
+        call.plan.band = {0, window == unbounded ? unbounded : window - 1};
+        if (packed) call.documents = Documents::packed(cu_seqlens);
+        const PriceReport apart = price_call(machine.cluster, machine.calibration, call);
+        call.plan.gated = true;
+        const PriceReport gated = price_call(machine.cluster, machine.calibration, call);
+        for (std::size_t i = 0; i < apart.passes.size(); ++i) {
+          const double ratio = gated.passes[i].price.compute_s / apart.passes[i].price.compute_s;
+          // One launch but for the time of a tick; a launch per block keeps its own loss.
+          EXPECT_NEAR(ratio, 1, backend->waits_inside ? 0.02 : 0.15) << packed << " " << window << " " << i;
+        }
+      }
+}
+
 /// The backend and the layout that a search would give the same call.
 TEST(PriceReport, DefaultsAreThoseOfASearch) {
   Machine machine("h200");

@@ -169,4 +169,17 @@ std::string unmeasured_kernels_note(const Calibration& calibration, const Attent
   return "";
 }
 
+std::string scores_note(const Calibration& calibration, const AttentionPlan& plan, Backend computes) {
+  std::vector<std::string_view> terms;
+  if (plan.score.softcap != 0) terms.emplace_back("softcap");
+  if (plan.score.alibi) terms.emplace_back("ALiBi");
+  if (plan.score.dropout != 0) terms.emplace_back("dropout");
+  if (terms.empty() || !computes->on_gpu) return "";
+  return fmt::format("logits with {} are computed by {}, {}", fmt::join(terms, " and "), word_of(computes),
+                     calibration.measured(computes)
+                         ? "by whose kernels, measured without, they are priced: attention takes longer"
+                         : "whose kernels the calibration did not measure: attention takes longer than its "
+                           "price");
+}
+
 }  // namespace usp

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <vector>
 
 namespace usp {
@@ -48,6 +49,58 @@ Estimate time_of(const KernelTimes& times, const schedule::RankSchedule& rank, c
   return times.on_pairs(operation, call.heads, call.block, call.results);
 }
 
+/// Remote blocks of a list take together what they take on the busiest rank: one share of what each takes on
+/// the rank that it keeps busiest, as price_pass() has it.
+class ListShare {
+ public:
+  /// @param one_launch the kernel computes a list of blocks at once
+  ListShare(const KernelTimes& times, const schedule::CompactPass& pass, bool one_launch)
+      : times_(times), pass_(pass), one_launch_(one_launch) {}
+
+  [[nodiscard]] bool is_shared(std::int32_t work) const {
+    const auto number = static_cast<std::size_t>(work);
+    return number < pass_.work.size() && pass_.work[number].in_list && pass_.work[number].offsets.begin != 0;
+  }
+  /// All steps of a rank in the tick.
+  void add(const schedule::RankSchedule& rank, const schedule::Tick& tick) {
+    std::optional<PairsCall> all;
+    const schedule::Operation* operation = nullptr;
+    for (std::int32_t i = 0; i < tick.steps.count; ++i) {
+      const schedule::Step& step = rank.steps[static_cast<std::size_t>(tick.steps.begin + i)];
+      if (!is_shared(step.work)) continue;
+      const PairsCall call = call_of(rank, step);
+      double& most = most_of_block_[step.work];
+      most = std::max(most, weight(*step.operation, call));
+      operation = step.operation;
+      if (!all) {
+        all = call;
+        continue;
+      }
+      all->block.rows = std::max(all->block.rows, call.block.rows);
+      all->block.keys += call.block.keys;
+      all->block.area += call.block.area;
+    }
+    if (all) most_of_list_ = std::max(most_of_list_, weight(*operation, *all));
+  }
+  [[nodiscard]] double share() const {
+    double blocks = 0;
+    for (const auto& [work, most] : most_of_block_) blocks += most;
+    return blocks > 0 ? std::min(1.0, most_of_list_ / blocks) : 1;
+  }
+
+ private:
+  [[nodiscard]] double weight(const schedule::Operation& operation, const PairsCall& call) const {
+    return one_launch_ ? times_.on_pairs(operation, call.heads, call.block, call.results).seconds
+                       : call.block.area;
+  }
+
+  const KernelTimes& times_;
+  const schedule::CompactPass& pass_;
+  bool one_launch_;
+  std::map<std::int32_t, double> most_of_block_;
+  double most_of_list_ = 0;
+};
+
 }  // namespace
 
 PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Placement& placement,
@@ -88,17 +141,20 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
     }
     // Lock step: each computation costs its slowest rank.
     std::map<std::int32_t, Estimate> slowest;
+    ListShare lists(times, pass, computes->waits_inside);
     for (const schedule::RankSchedule& rank : ranks) {
       const schedule::Tick& tick = rank.ticks[static_cast<std::size_t>(t)];
       for (std::int32_t i = 0; i < tick.steps.count; ++i) {
         const schedule::Step& step = rank.steps[static_cast<std::size_t>(tick.steps.begin + i)];
         keep_longest(slowest[step.work], time_of(times, rank, step));
       }
+      lists.add(rank, tick);
     }
-    for (const auto& [work, time] : slowest) {
+    for (auto& [work, time] : slowest) {
       // Schedules may hold work that no plan generates.
       const auto number = static_cast<std::size_t>(work);
       if (number < pass.work.size()) sum.await(share_awaited(pass.work[number], plan.mesh));
+      if (lists.is_shared(work)) time.seconds *= lists.share();
       sum.work(time);
     }
     (void)sum.exchange(started);

@@ -54,7 +54,9 @@ i64 max_exchanged(const schedule::TokenMap& geometry, const schedule::TransferOp
 /// The longest time of a unit of work on any rank; a unit like the one before costs the same.
 class WorkTimes {
  public:
-  WorkTimes(const KernelTimes& times, const WorkProfile& profile) : times_(times), profile_(profile) {}
+  /// @param one_launch the kernel computes a list of blocks at once
+  WorkTimes(const KernelTimes& times, const WorkProfile& profile, int ring, bool one_launch)
+      : times_(times), profile_(profile), ring_(ring), one_launch_(one_launch) {}
 
   [[nodiscard]] Estimate of(const schedule::ComputeOp& w, const std::vector<HeadCount>& counts, i64 q_row) {
     const schedule::Operation& operation = *w.operation;
@@ -65,29 +67,60 @@ class WorkTimes {
     }
     const int front = profile_.front_of(w.offsets);
     const ResultsBefore results{w.offsets.begin == 0, w.overwrites_dkv()};
-    if (&operation == operation_ && front == front_ && w.chunk == chunk_ && w.part == part_ &&
-        results == results_)
-      return last_;
-    last_ = {};
-    for (const HeadCount& c : counts)
-      for (const BlockShape& block : profile_.pareto_front(front))
-        keep_longest(last_, times_.on_pairs(operation, c, block, results));
-    operation_ = &operation;
-    front_ = front;
-    chunk_ = w.chunk;
-    part_ = w.part;
-    results_ = results;
-    return last_;
+    if (!is_like(last_, w) || front != front_ || !(results == results_)) time_ = longest(w, counts, front);
+    last_ = {&operation, w.chunk, w.part}, front_ = front, results_ = results;
+    Estimate time = time_;
+    if (w.in_list && w.offsets.begin != 0) time.seconds *= share_of_list(w, counts);
+    return time;
   }
 
  private:
+  struct Kind {
+    const schedule::Operation* operation = nullptr;
+    int chunk = -1;
+    HeadPart part = HeadPart::all;
+  };
+  [[nodiscard]] static bool is_like(const Kind& kind, const schedule::ComputeOp& w) {
+    return kind.operation == w.operation && kind.chunk == w.chunk && kind.part == w.part;
+  }
+
+  [[nodiscard]] Estimate longest(const schedule::ComputeOp& w, const std::vector<HeadCount>& counts,
+                                 int front) const {
+    Estimate most;
+    for (const HeadCount& c : counts)
+      for (const BlockShape& block : profile_.pareto_front(front))
+        keep_longest(most,
+                     times_.on_pairs(*w.operation, c, block, {w.offsets.begin == 0, w.overwrites_dkv()}));
+    return most;
+  }
+
+  /// No rank waits for another between the remote blocks of a list: they take what they take on the busiest
+  /// rank, not the sum of what each takes on the rank that it keeps busiest.
+  [[nodiscard]] double share_of_list(const schedule::ComputeOp& w, const std::vector<HeadCount>& counts) {
+    if (is_like(list_, w)) return share_;
+    const auto weight = [&](int begin, int end) {
+      const int front = profile_.front_of({static_cast<std::int16_t>(begin), static_cast<std::int16_t>(end)});
+      if (one_launch_) return longest(w, counts, front).seconds;
+      double pairs = 0;
+      for (const BlockShape& block : profile_.pareto_front(front)) pairs = std::max(pairs, block.area);
+      return pairs;
+    };
+    double blocks = 0;
+    for (int i = 1; i < ring_; ++i) blocks += weight(i, i + 1);
+    list_ = {w.operation, w.chunk, w.part};
+    share_ = blocks > 0 ? std::min(1.0, weight(1, ring_) / blocks) : 1;
+    return share_;
+  }
+
   const KernelTimes& times_;
   const WorkProfile& profile_;
-  const schedule::Operation* operation_ = nullptr;
-  int front_ = -1, chunk_ = -1;
-  HeadPart part_ = HeadPart::all;
+  int ring_;
+  bool one_launch_;
+  Kind last_, list_;
+  int front_ = -1;
   ResultsBefore results_;
-  Estimate last_;
+  Estimate time_;
+  double share_ = 1;  ///< of list_
 };
 
 }  // namespace
@@ -278,9 +311,9 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   sum.start(pass.ticks);
   // Rows may be uneven; but where all of a block is sent, every move of a kind has the same greatest message.
   const bool varies = context.geometry != nullptr && plan.prune;
-  const KernelTimes times(links_.calibration(), plan, context.computes[static_cast<std::size_t>(which)],
-                          options_);
-  WorkTimes work_times(times, *context.profile);
+  const Backend computes = context.computes[static_cast<std::size_t>(which)];
+  const KernelTimes times(links_.calibration(), plan, computes, options_);
+  WorkTimes work_times(times, *context.profile, plan.mesh.ring(), computes->waits_inside);
   sum.work(times.of_call(which == Pass::backward));
   const auto post = [&](std::size_t move) {
     const schedule::TransferOp& m = pass.transfers[move];

@@ -311,6 +311,7 @@ class AttentionSearch {
     result_.calibration = request_.calibration->summary(extrapolation_);
     note_gates();
     count_backends();
+    note_scores();
   }
 
   void note_gates() {
@@ -321,6 +322,13 @@ class AttentionSearch {
     const AttentionPrice price = pricer_->price(ungated, best.placement);
     result_.notes.push_back(
         gates_note(best.seconds(), price.forward.seconds + (request_.training ? price.backward.seconds : 0)));
+  }
+
+  void note_scores() {
+    const AttentionPlan& plan = result_.best().plan;
+    std::string note =
+        scores_note(*request_.calibration, plan, computing_backends(plan, request_.training).front());
+    if (!note.empty()) result_.notes.push_back(std::move(note));
   }
 
   void count_backends() {
@@ -338,10 +346,10 @@ class AttentionSearch {
       sample.forward = sampled(Pass::forward);
       if (request_.training) sample.backward = sampled(Pass::backward);
     }
+    const std::vector<Backend> computing = computing_backends(layer.plan, request_.training);
     for (std::string note :
          {schedule::all_left_note(layer.plan, request_.training, sample.forward, sample.backward),
-          unmeasured_kernels_note(*request_.calibration, layer.plan,
-                                  computing_backends(layer.plan, request_.training))})
+          unmeasured_kernels_note(*request_.calibration, layer.plan, computing)})
       if (!note.empty()) result_.notes.push_back(std::move(note));
   }
 

@@ -72,20 +72,15 @@ void note_void_choices(const PlanRequest& request, const PlanCandidate& best,
         kinds_text(w.offload, ",")));
 }
 
-/// Softcap and ALiBi go to the kernels that compute them, and are priced by these where they were measured,
-/// which was without: every score costs more.
 void note_scores(const PlanRequest& request, const PlanCandidate& best, std::vector<std::string>& notes) {
   const CardBackends cards(*request.cluster, *request.calibration);
   for (const LayerAttention& layer : best.attention) {
     const AttentionPlan& plan = layer.plan;
-    if (!plan.backend->on_gpu || (plan.score.softcap == 0 && !plan.score.alibi)) continue;
+    if (!plan.backend->on_gpu) continue;
     const Backend computes = cards.computing(plan, Pass::forward, {0, plan.shape.query_heads});
-    notes.push_back(fmt::format(
-        "logits with {} are computed by {}, {}", plan.score.softcap != 0 ? "softcap" : "ALiBi",
-        word_of(computes),
-        request.calibration->measured(computes)
-            ? "by whose kernels, measured without, they are priced: attention takes longer"
-            : "whose kernels the calibration did not measure: attention takes longer than its price"));
+    std::string note = scores_note(*request.calibration, plan, computes);
+    if (note.empty()) continue;
+    notes.push_back(std::move(note));
     return;
   }
 }

@@ -402,7 +402,7 @@ def _plain(**arguments) -> None:
     for name, value in arguments.items():
         if isinstance(value, (float, numbers.Real)) and not isinstance(value, (bool, int)):
             _check.number(name, value)
-        _check.instance(name, value, (str, numbers.Real, type(None)), "a number, a word or None")
+        _check.instance(name, value, (str, numbers.Real, type(None)), "a number, a word, True, False or None")
 
 
 def _ask(function, request: dict) -> str:

@@ -61,4 +61,9 @@ class CardBackends {
 [[nodiscard]] std::string unmeasured_kernels_note(const Calibration& calibration, const AttentionPlan& plan,
                                                   const std::vector<Backend>& computing);
 
+/// That softcap, ALiBi or dropout is not in the price: kernels are measured without, and every score costs
+/// more; empty: the plan has none, or no GPU computes it.
+[[nodiscard]] std::string scores_note(const Calibration& calibration, const AttentionPlan& plan,
+                                      Backend computes);
+
 }  // namespace usp
