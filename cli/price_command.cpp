@@ -29,15 +29,20 @@ bool of_cluster(const CLI::Option& option) {
   return option.get_group() == "Cluster" && option.get_name(false, false) != "--ranks";
 }
 
+/// Whether a value is read once: standard input, or a pipe that the shell made for this command.
+bool is_stream(const std::string& value) {
+  return value == "-" || value.rfind("/dev/", 0) == 0;
+}
+
 /// Whether `usp price` understands all that was given.
 bool has_flags_for(const CLI::App& verb) {
   const auto given = verb.get_options([](const CLI::Option* option) { return option->count() > 0; });
   return std::all_of(given.begin(), given.end(), [](const CLI::Option* option) {
     const std::string name = option->get_name(false, false);
     const auto& values = option->results();
-    const bool stdin_value = std::find(values.begin(), values.end(), "-") != values.end();
+    const bool streamed = std::any_of(values.begin(), values.end(), is_stream);
     if (decided.count(name) > 0) return true;
-    return !stdin_value && (of_both.count(name) > 0 || of_exchange.count(name) > 0 || of_cluster(*option));
+    return !streamed && (of_both.count(name) > 0 || of_exchange.count(name) > 0 || of_cluster(*option));
   });
 }
 
