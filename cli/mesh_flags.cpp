@@ -44,7 +44,8 @@ void add_schedule_flags(FlagGroup& group, Constraints& fixed, bool has_defaults)
   const std::string two_levels = std::string(word_of(default_method({2, 2, 1}))) + " with --ring-inner";
   group.word("--method", fixed.method,
              word_choice<Method>() +
-                 default_note(has_defaults, std::string(word_of(plan.method)) + "; " + two_levels));
+                 default_note(has_defaults, std::string(word_of(plan.method)) + "; " + two_levels + "; " +
+                                                std::string(word_of(gated_method())) + " with --gated"));
   group.word("--dkv-return", fixed.dkv_return,
              word_choice<DkvReturn>() + default_word(has_defaults, plan.dkv_return));
   group.word("--order", fixed.order,
@@ -126,7 +127,7 @@ void set_layout(const MeshFlags& flags, AttentionPlan& plan) {
   const int rows = fixed.ring.value_or(1), inner = flags.ring_inner.value_or(rows);
   check_inner(rows, flags.ring_inner);
   plan.mesh = {rows / inner, inner, fixed.ulysses.value_or(1)};
-  plan.method = fixed.method.value_or(default_method(plan.mesh));
+  plan.method = fixed.method.value_or(fixed.gated && rows > 1 ? gated_method() : default_method(plan.mesh));
   if (inner != rows && !plan.method->two_level_ring)
     throw UsageError("--ring-inner cuts the ring of --method double_ring; leave one of them out");
   plan.layout = fixed.layout.value_or(default_layout(plan.mesh, plan.band));

@@ -185,8 +185,8 @@ const DevicePreset& find_device(const std::string& name, const std::string& flag
     names.push_back(preset.spec.name);
   }
   const std::string near = nearest_name(wanted, names);
-  throw UsageError(fmt::format("{}: no card '{}' is known; {}The names are {}", flag, name,
-                               near.empty() ? "" : fmt::format("did you mean '{}'? ", near),
+  throw UsageError(fmt::format("{}: no card '{}' is known; {} names are {}", flag, name,
+                               near.empty() ? "the" : fmt::format("did you mean '{}'? The", near),
                                fmt::join(names, ", ")));
 }
 

@@ -85,10 +85,8 @@ std::string unsupported_heads(const LayerKind& kind, int tensor, int ulysses, in
 
 std::string gates_refused(const Constraints& fixed, const Mesh& mesh) {
   if (!fixed.gated) return "";
-  const auto& all = methods();
-  const Method method = fixed.method.value_or(
-      *std::find_if(all.begin(), all.end(), [](Method m) { return m->joins_remote_blocks; }));
-  return gate_refusal(mesh, method, fixed.dkv_return.value_or(DkvReturn::circulate));
+  return gate_refusal(mesh, fixed.method.value_or(gated_method()),
+                      fixed.dkv_return.value_or(DkvReturn::circulate));
 }
 
 std::string return_refused(const Constraints& fixed) {

@@ -31,6 +31,11 @@ WordList<Method> word_list<Method>() {
   return {words.data(), words.size()};
 }
 
+Method gated_method() {
+  const auto& all = methods();
+  return *std::find_if(all.begin(), all.end(), [](Method m) { return m->joins_remote_blocks; });
+}
+
 Method default_method(const Mesh& mesh) {
   if (mesh.ring_outer == 1) return {};
   for (const Method method : methods())

@@ -96,5 +96,7 @@ template <>
 /// The method of a mesh where none is named: ring, or the first of two levels where the mesh has an outer
 /// ring.
 [[nodiscard]] Method default_method(const Mesh& mesh);
+/// What a gated plan without a method takes: the first that attends all remote blocks in one stage.
+[[nodiscard]] Method gated_method();
 
 }  // namespace usp
