@@ -221,7 +221,8 @@ void add_file_flags(const Verb& verb, CalibrateFlags& flags) {
   group
       .option("--add", flags.rows,
               "calls measured since, a CSV as of usp score or what usp run, usp bench or bench --gpu printed "
-              "with --json (give its --plan too): corrects the calibration of -o, rows of one "
+              "with --json (give its --plan too, of --method ring where it has a ring): corrects the "
+              "calibration of -o, rows of one "
               "rank its "
               "kernels, of Ulysses alone or a ring alone their transfers; measures nothing")
       ->type_name(input_file);

@@ -291,6 +291,9 @@ TEST(RunRows, CallsThatRowsDoNotDescribeAreRefused) {
   };
   EXPECT_EQ(problem([](AttentionPlan&) {}), "");
   EXPECT_NE(problem([](AttentionPlan& p) { p.head_chunks = 2; }).find("head chunks"), std::string::npos);
+  const std::string gathered = problem([](AttentionPlan& p) { p.method = Method::all_gather_kv; });
+  EXPECT_NE(gathered.find("a call with method all_gather_kv"), std::string::npos);
+  EXPECT_NE(gathered.find("--method ring"), std::string::npos) << gathered;
   EXPECT_NE(problem([](AttentionPlan& p) { p.sink = true; }).find("sinks"), std::string::npos);
   EXPECT_NE(problem([](AttentionPlan& p) { p.score.softcap = 30; }).find("rules of scores"),
             std::string::npos);

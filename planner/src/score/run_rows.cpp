@@ -60,6 +60,15 @@ std::string beyond_rows(const AttentionPlan& plan, std::size_t documents) {
   return "";
 }
 
+/// Rows are of the method that is the default: of a call that is plain but for it, that is the remedy.
+std::string beyond_remedy(AttentionPlan plan, std::size_t documents) {
+  if (plan.method == Method{}) return "run a plain causal or full call";
+  plan.method = Method{};
+  return beyond_rows(plan, documents).empty()
+             ? fmt::format("plan the call with --method {} and run that", word_of(plan.method))
+             : fmt::format("run a plain causal or full call by --method {}", word_of(plan.method));
+}
+
 ScoreRow row_of(const AttentionPlan& plan) {
   ScoreRow row;
   row.machine = "run";
@@ -311,9 +320,8 @@ std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
   const std::size_t documents = documents_of(request, layer.plan, plan);
   if (const std::string beyond = beyond_rows(layer.plan, documents); !beyond.empty())
     throw InvalidInput({file, 0, "request"},
-                       fmt::format("is a call with {}, whose time tells no curve of the calibration; run a "
-                                   "plain causal or full call",
-                                   beyond));
+                       fmt::format("is a call with {}, whose time tells no curve of the calibration; {}",
+                                   beyond, beyond_remedy(layer.plan, documents)));
   if (const std::string_view dtype = word_of(layer.plan.shape.dtype);
       top.has("dtype") && top.string("dtype") != dtype)
     top.fail("dtype", fmt::format("the plan is of {}", dtype));
