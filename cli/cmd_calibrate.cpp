@@ -74,7 +74,8 @@ std::string taken_text(const std::string& output) {
 }
 
 /// A table of rows, or the JSON of a run of a plan.
-std::vector<ScoreRow> added_rows(const CalibrateFlags& flags, const CalibrationFile& calibration) {
+std::vector<ScoreRow> added_rows(const CalibrateFlags& flags, const CalibrationFile& calibration,
+                                 const topology::Cluster& cluster) {
   const std::string text = read_file(flags.rows);
   if (!is_json_document(text)) {
     if (!flags.plan.empty()) throw UsageError("--plan is of a run in JSON, and --add names a table of rows");
@@ -83,7 +84,7 @@ std::vector<ScoreRow> added_rows(const CalibrateFlags& flags, const CalibrationF
   if (flags.plan.empty())
     throw UsageError("--add names the JSON of a run, whose call its plan describes; name that with --plan");
   auto rows = run_rows(text, flags.rows, read_plan(read_file(flags.plan), flags.plan));
-  check_run_machine(text, flags.rows, calibration);
+  check_run_machine(text, flags.rows, calibration, cluster);
   return rows;
 }
 
@@ -102,7 +103,8 @@ void add_measured_rows(const CalibrateFlags& flags, const Invocation& invocation
   const topology::Cluster cluster = usp::load_cluster(request, note_sink(invocation));
   const FileLock lock(lock_of(flags.output), taken_text(flags.output));
   const CalibrationFile before = read_calibration_file(read_file(flags.output), flags.output);
-  const CorrectedCalibration corrected = add_rows(before, cluster, added_rows(flags, before), flags.rows);
+  const CorrectedCalibration corrected =
+      add_rows(before, cluster, added_rows(flags, before, cluster), flags.rows);
   const std::string text = write_calibration(corrected.content);
   write_file(flags.output, text);
   note(invocation, "wrote " + flags.output);
@@ -219,7 +221,8 @@ void add_file_flags(const Verb& verb, CalibrateFlags& flags) {
   group
       .option("--add", flags.rows,
               "calls measured since, a CSV as of usp score or what usp run, usp bench or bench --gpu printed "
-              "with --json (give its --plan too): corrects the calibration of -o, rows of one "
+              "with --json (give its --plan too, of --method ring where it has a ring): corrects the "
+              "calibration of -o, rows of one "
               "rank its "
               "kernels, of Ulysses alone or a ring alone their transfers; measures nothing")
       ->type_name(input_file);

@@ -47,6 +47,14 @@ DECIDED = [(LARGE + ["--pipeline", "4", "--virtual-stages", "5", "--recompute", 
            (["plan", "mixtral-8x22b"] + LARGE[2:] + ["--tensor", "8", "--no-sequence-parallel", "--whole-experts", "--gradients", "fp32"], "megatron",
             {"--expert-tensor-parallel-size": "1", "--accumulate-allreduce-grads-in-fp32": None},
             ["--sequence-parallel", "--grad-reduce-in-bf16"])]
+CALL = ["plan", "attention", "--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--seq", "64k", "--cluster", "dgx-h100",
+        "--dtype"]
+DECIDED += [(CALL + ["bf16"], "megatron", {"--bf16": None}, ["--fp16"]), (CALL + ["fp16"], "megatron", {"--fp16": None}, ["--bf16"]),
+            (CALL + ["fp32"], "megatron", {}, ["--bf16", "--fp16"]),
+            (CALL + ["bf16"], "accelerate", {"--mixed_precision": "bf16"}, []),
+            (CALL + ["fp32"], "accelerate", {"--mixed_precision": "no"}, []),
+            (CALL + ["bf16"], "torchtitan", {}, ["--training.mixed_precision_param"]),
+            (CALL + ["fp32"], "torchtitan", {"--training.mixed_precision_param": "float32"}, [])]
 SCRIPT = "it's  $MODEL \"my\" `train`; x.py"
 
 

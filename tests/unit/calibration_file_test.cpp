@@ -141,9 +141,12 @@ TEST(CalibrationFile, KernelsOfSeveralBackendsAreNamedAndGivenOnce) {
 }
 
 TEST(CalibrationFile, FaultsOfTheNetworkAndOfHostsAreRefused) {
-  const std::string good = write_calibration(two_hosts());
+  CalibrationFile content = two_hosts();
+  content.device.generation = "hopper";
+  const std::string good = write_calibration(content);
   EXPECT_NO_THROW(static_cast<void>(parse_calibration(good, "x")));
   const std::pair<const char*, const char*> faults[] = {
+      {"\"generation\": \"hopper\"", "\"generation\": \"Hopper\""},
       {"\"hosts\": 2", "\"hosts\": 1"},
       {"\"operation\": \"hop\"", "\"operation\": \"jump\""},
       {"\"share\": 0.8", "\"share\": 0.6"},

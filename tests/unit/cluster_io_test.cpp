@@ -5,6 +5,7 @@
 #include "usp/base/json.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/topology/compose.hpp"
+#include "usp/topology/devices.hpp"
 #include "usp/topology/synthetic.hpp"
 #include "usp/topology/validate.hpp"
 
@@ -78,6 +79,28 @@ TEST(ClusterFile, ValuesInOtherUnitsAreRefused) {
     } catch (const InvalidInput& error) {
       EXPECT_EQ(error.where().token, pointer) << error.what();
       EXPECT_NE(std::string(error.what()).find("SI units"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(ClusterFile, AGenerationIsAKnownWord) {
+  Json json =
+      parse_json(topology::write_cluster_json(topology::read_synthetic("gpu:2(a100)", "test")), "good");
+  const Json::json_pointer at("/specs/0/generation");
+  for (const topology::DevicePreset& card : topology::device_presets()) {
+    json[at] = card.spec.generation;
+    EXPECT_EQ(topology::read_cluster_json(json.dump(), "f").specs.at(0).generation, card.spec.generation);
+  }
+  json[at] = nullptr;
+  EXPECT_EQ(topology::read_cluster_json(json.dump(), "f").specs.at(0).generation, "");
+  for (const char* word : {"Hopper", "hoper", ""}) {
+    json[at] = word;
+    try {
+      (void)topology::read_cluster_json(json.dump(), "f");
+      ADD_FAILURE() << word;
+    } catch (const InvalidInput& error) {
+      EXPECT_EQ(error.where().token, "/specs/0/generation");
+      EXPECT_NE(std::string(error.what()).find("cdna3, hopper, volta"), std::string::npos) << error.what();
     }
   }
 }

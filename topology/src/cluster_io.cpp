@@ -5,6 +5,7 @@
 #include "usp/base/json_units.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
+#include "usp/topology/devices.hpp"
 #include "usp/topology/synthetic.hpp"
 #include "usp/topology/validate.hpp"
 
@@ -77,7 +78,9 @@ std::vector<int> read_ints(ObjectReader& reader, const char* key) {
 DeviceSpec read_spec(ObjectReader reader) {
   DeviceSpec spec;
   spec.name = reader.string("name");
-  spec.generation = reader.maybe_string("generation").value_or("");
+  spec.generation =
+      known_generation(reader.maybe_string("generation"), reader.file(), reader.pointer() + "/generation")
+          .value_or("");
   spec.sm_count = read_quantity(reader, "sm_count");
   spec.clock_hz = read_quantity(reader, "clock_hz");
   spec.power_w = read_quantity(reader, "power_w");

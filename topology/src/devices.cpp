@@ -175,6 +175,19 @@ const std::vector<DevicePreset>& device_presets() {
   return presets;
 }
 
+std::optional<std::string> known_generation(std::optional<std::string> word, const std::string& file,
+                                            const std::string& token) {
+  if (!word) return word;
+  std::set<std::string> known;
+  for (const DevicePreset& preset : device_presets()) known.insert(preset.spec.generation);
+  known.erase("");
+  if (known.count(*word) == 0)
+    throw InvalidInput({file, 0, token},
+                       fmt::format("'{}' is not one of {}; of another architecture leave it out", *word,
+                                   fmt::join(known, ", ")));
+  return word;
+}
+
 const DevicePreset& find_device(const std::string& name, const std::string& flag) {
   const std::string wanted = lower(name);
   std::vector<std::string> names;

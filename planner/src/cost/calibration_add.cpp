@@ -19,8 +19,13 @@
 namespace usp {
 namespace {
 
-constexpr double most_factor = 64;
-constexpr double most_spread = 16;  ///< of the factors of rows that one factor is to explain
+constexpr double most_kernel_factor = 64;
+/// One factor scales latencies and rates alike. NCCL in place of copy engines takes up to twice their time,
+/// and a link that two groups share doubles it again; transfers that are further off follow a curve of
+/// another form, which has to be measured.
+constexpr double most_transfer_factor = 4;
+constexpr double no_transfer_factor = 1e-6;  ///< of times that are to vanish beside those of kernels
+constexpr double most_spread = 16;           ///< of the factors of rows that one factor is to explain
 constexpr double most_above_peak =
     1.25;  ///< of corrected kernels; the peak of cores is a measured rate itself
 
@@ -36,6 +41,9 @@ struct Target {
     if (of == Of::kernels) return backend.empty() ? "kernels" : "kernels of " + backend;
     return fmt::format("{} of {}{}", of == Of::alltoall ? "alltoall" : "hops", counted(ranks, "rank"),
                        hosts > 1 ? fmt::format(" on {} hosts", hosts) : "");
+  }
+  [[nodiscard]] double most_factor() const {
+    return of == Of::kernels ? most_kernel_factor : most_transfer_factor;
   }
   [[nodiscard]] bool has(const NetworkKey& key) const {
     if (hosts < 2) return false;
@@ -191,26 +199,59 @@ CalibrationFile scaled(CalibrationFile content, const Target& target, double fac
   return content;
 }
 
-double priced(const CalibrationFile& content, const topology::Cluster& cluster, const ScoreRow& row,
-              const std::string& file) {
+struct Price {
+  double seconds = 0, band = 0;
+};
+
+Price price_of(const CalibrationFile& content, const topology::Cluster& cluster, const ScoreRow& row,
+               const std::string& file) {
   const Calibration calibration = calibration_from(content);
-  return ScorePredictor(cluster, calibration, file).seconds(row);
+  ScorePredictor predictor(cluster, calibration, file);
+  return {predictor.seconds(row), predictor.band(row)};
+}
+
+struct RowFactor {
+  const ScoreRow* row = nullptr;
+  double factor = 1;
+  double band = 0;  ///< of transfers: relative half width of what the row says of their time
+};
+
+/// Of a row of transfers: the band that their corrected times have by it. The kernels of the call are known
+/// within their band alone: a difference that this explains says nothing of transfers.
+double transfer_band(const CalibrationFile& content, const topology::Cluster& cluster, const Target& target,
+                     const ScoreRow& row, const std::string& file) {
+  const Price call = price_of(content, cluster, row, file);
+  const Price kernels = price_of(scaled(content, target, no_transfer_factor), cluster, row, file);
+  const double slower_s = kernels.seconds * kernels.band, faster_s = slower_s / (1 + kernels.band);
+  const double off_s = *row.seconds - call.seconds;
+  if (-faster_s <= off_s && off_s <= slower_s)
+    throw InvalidInput(
+        location_of(row, file, "iters_per_s"),
+        fmt::format(
+            "the call took {:.3g} s and is priced {:.3g} s: the band of its kernels ({:.0f}% of {:.3g} s) "
+            "explains the difference, and the time says nothing of {}; give a row in which transfers "
+            "take more of the time (fewer tokens), a row of one rank where the kernels are wrong, or "
+            "leave the row out",
+            *row.seconds, call.seconds, 100 * kernels.band, kernels.seconds, target.name()));
+  const double transfers_s = *row.seconds - kernels.seconds;
+  const double of_kernels = transfers_s > slower_s ? slower_s / transfers_s : 1;
+  return std::max(call.band, of_kernels);
 }
 
 /// Of the times of the target, the factor with which the row is priced as it was measured.
 double factor_of(const CalibrationFile& content, const topology::Cluster& cluster, const Target& target,
                  const ScoreRow& row, const std::string& file) {
   const auto seconds = [&](double factor) {
-    return priced(scaled(content, target, factor), cluster, row, file);
+    return price_of(scaled(content, target, factor), cluster, row, file).seconds;
   };
-  double low = 1 / most_factor, high = most_factor;
+  double low = 1 / target.most_factor(), high = target.most_factor();
   if (seconds(low) > *row.seconds || seconds(high) < *row.seconds)
     throw InvalidInput(
         location_of(row, file, "iters_per_s"),
         fmt::format(
             "the call took {:.3g} s and is priced {:.3g} s, which {} up to {} times as fast or "
             "as slow do not explain; {}, or calibrate anew",
-            *row.seconds, seconds(1), target.name(), most_factor,
+            *row.seconds, seconds(1), target.name(), target.most_factor(),
             target.of == Target::Of::kernels ? "give the time of one call" : "give a row of one rank first"));
   constexpr int halvings = 30;
   for (int i = 0; i < halvings; ++i) {
@@ -220,10 +261,13 @@ double factor_of(const CalibrationFile& content, const topology::Cluster& cluste
   return std::sqrt(low * high);
 }
 
-struct RowFactor {
-  const ScoreRow* row = nullptr;
-  double factor = 1;
-};
+RowFactor measured_factor(const CalibrationFile& content, const topology::Cluster& cluster,
+                          const Target& target, const ScoreRow& row, const std::string& file) {
+  RowFactor measured{&row};
+  if (target.of != Target::Of::kernels) measured.band = transfer_band(content, cluster, target, row, file);
+  measured.factor = factor_of(content, cluster, target, row, file);
+  return measured;
+}
 
 std::string name_of(const ScoreRow& row) {
   return row.keys.empty() ? fmt::format("line {}", row.line) : row.keys.at("iters_per_s");
@@ -243,13 +287,25 @@ double common_factor(const std::vector<RowFactor>& rows, const Target& target, c
   return std::exp(log_sum / static_cast<double>(rows.size()));
 }
 
-/// Bands that hold what the rows were off from their common factor.
-void widen(KernelData& data, const std::vector<RowFactor>& rows, double factor) {
+/// What the rows were off from their common factor.
+double disagreement(const std::vector<RowFactor>& rows, double factor) {
   double off = 0;
   for (const RowFactor& row : rows)
     off = std::max(off, std::exp(std::abs(std::log(row.factor / factor))) - 1);
+  return off;
+}
+
+/// Bands that hold what the rows were off.
+void widen(KernelData& data, double off) {
   for (KernelFit& fit : data.fits) widen_fit(fit, off);
   for (BackwardFit& fit : data.backward) widen_fit(fit, off);
+}
+
+/// And what each row leaves unknown. A calibration has one band of all its transfers, by their length.
+void widen(Repeatability& repeat, const std::vector<RowFactor>& rows, double off) {
+  for (const RowFactor& row : rows) off = std::max(off, row.band);
+  repeat.below_1mib = std::max(repeat.below_1mib, off);
+  repeat.from_1mib = std::max(repeat.from_1mib, off);
 }
 
 /// The peak of cores is a measured rate, which rows may exceed; that of a card is its data sheet's.
@@ -287,13 +343,16 @@ CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cl
   for (const auto& [target, of_target] : by_target) {
     std::vector<RowFactor> factors;
     for (const ScoreRow* row : of_target)
-      factors.push_back({row, factor_of(result.content, cluster, target, *row, file)});
+      factors.push_back(measured_factor(result.content, cluster, target, *row, file));
     const double factor = common_factor(factors, target, file);
     result.content = scaled(std::move(result.content), target, factor);
+    const double off = disagreement(factors, factor);
     if (target.of == Target::Of::kernels) {
       AttentionSurface& corrected = *surface_of(result.content, target.backend);
-      widen(corrected.data, factors, factor);
+      widen(corrected.data, off);
       hold_to_peak(result.content, corrected, *factors.front().row, file);
+    } else {
+      widen(result.content.repeatability, factors, off);
     }
     result.corrections.push_back({target.name(), factor, static_cast<int>(of_target.size())});
     result.content.sources.push_back(

@@ -6,6 +6,7 @@
 #include "usp/planner/calibration_file.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/words.hpp"
+#include "usp/topology/devices.hpp"
 
 #include <fmt/format.h>
 
@@ -359,7 +360,8 @@ CalibrationFile::Device read_device(ObjectReader reader) {
       read_si(reader, "bf16_flop_per_s", FieldUnit::tflops, BoundedQuantity::flop_rate, most);
   device.memory_gb_s =
       read_si(reader, "memory_bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
-  device.generation = reader.maybe_string("generation");
+  device.generation = topology::known_generation(reader.maybe_string("generation"), reader.file(),
+                                                 reader.pointer() + "/generation");
   device.clock_hz = reader.maybe_number("clock_hz", 1, most);
   device.power_w = reader.maybe_number("power_w", 1, most);
   device.source = reader.string("source");

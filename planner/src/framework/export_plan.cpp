@@ -71,6 +71,11 @@ class Exporter {
     result_.chosen.order = plan_.placement.order;
     if (const std::string reason = unsupported_job(framework_, job_); !reason.empty())
       throw Infeasible(reason, {"another --to"});
+    if (const DType dtype = plan_.layers.front().plan.shape.dtype;
+        !framework_.any_plan && !plan_.inputs.step && !precision_of(dtype))
+      throw Infeasible(
+          fmt::format("{} has no setting for attention in {}", framework_.name, word_of(dtype)),
+          {"plan with --dtype fp32, bf16 or fp16", "--to usp-attention, which computes any plan"});
     result_.same_exchange = true;
     if (framework_.any_plan || ranks == 1) return;
     for (const ExchangeMode& mode : framework_.modes) add_mode(mode);

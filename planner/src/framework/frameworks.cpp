@@ -324,8 +324,23 @@ StepWorkload ExportInput::step() const {
   if (plan.inputs.step) return *plan.inputs.step;
   StepWorkload step;
   step.batch = plan.layers.front().plan.shape.batch;
-  step.dtype = plan.layers.front().plan.shape.dtype == DType::fp16 ? Precision::fp16 : Precision::bf16;
+  step.dtype = precision_of(plan.layers.front().plan.shape.dtype)
+                   .value_or(step.dtype);  // of fp64 no framework with a setting is left
   return step;
+}
+
+std::optional<Precision> precision_of(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return Precision::bf16;
+    case DType::fp16:
+      return Precision::fp16;
+    case DType::fp32:
+      return Precision::fp32;
+    case DType::fp64:
+      return std::nullopt;
+  }
+  throw InternalError("a type of a plan is not known");
 }
 
 }  // namespace usp

@@ -23,6 +23,9 @@ inline void differs(ExportedPlan& result, std::string plan, std::string framewor
   result.differences.push_back({std::move(plan), std::move(framework)});
 }
 
+/// The type that a framework is told for a plan's; none for fp64.
+[[nodiscard]] std::optional<Precision> precision_of(DType dtype);
+
 /// Layers of a pipeline's first and last stage, and of each between.
 struct EndStages {
   i64 first = 0, last = 0, between = 0;

@@ -34,6 +34,10 @@ void write(const ExportInput& input, ExportedPlan& result) {
   set(result, "--training.seq_len", input.plan.capacity_tokens);
   set(result, "--training.local_batch_size", input.rows_per_microbatch());
   set(result, "--training.global_batch_size", step.batch * input.data());
+  if (step.dtype == Precision::fp32) set(result, "--training.mixed_precision_param", "float32");
+  if (step.dtype == Precision::fp16)
+    differs(result, "computes in fp16",
+            "training.mixed_precision_param is bfloat16 unless the configuration says float32");
   if (input.plan.zero_stage < 2)
     differs(result, fmt::format("ZeRO-{}", input.plan.zero_stage),
             "FSDP2 shards gradients and optimizer states too, as ZeRO-2");

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/run_rows.hpp"
 
+#include "run_document.hpp"
+
 #include "usp/base/error.hpp"
-#include "usp/base/json_format.hpp"
+#include "usp/base/json.hpp"
 #include "usp/base/text.hpp"
 #include "usp/planner/calibration.hpp"
 #include "usp/schedule/limits.hpp"
@@ -20,7 +22,6 @@ namespace {
 
 constexpr double most_s = 1e6;
 constexpr std::int64_t most_layers = 1 << 20;
-const std::set<std::string> formats{"usp.run", "usp.bench", "usp.bench_gpu"};
 
 template <class Of>
 std::optional<Of> one_of(const std::map<std::string_view, Of>& known, std::string_view word) {
@@ -59,6 +60,15 @@ std::string beyond_rows(const AttentionPlan& plan, std::size_t documents) {
   return "";
 }
 
+/// Rows are of the method that is the default: of a call that is plain but for it, that is the remedy.
+std::string beyond_remedy(AttentionPlan plan, std::size_t documents) {
+  if (plan.method == Method{}) return "run a plain causal or full call";
+  plan.method = Method{};
+  return beyond_rows(plan, documents).empty()
+             ? fmt::format("plan the call with --method {} and run that", word_of(plan.method))
+             : fmt::format("run a plain causal or full call by --method {}", word_of(plan.method));
+}
+
 ScoreRow row_of(const AttentionPlan& plan) {
   ScoreRow row;
   row.machine = "run";
@@ -95,7 +105,10 @@ std::map<std::string, PassTime> times_of(ObjectReader& top) {
   if (top.need("passes").is_array()) {
     top.array("passes", [&](const Json& value, const std::string& at) {
       ObjectReader pass(value, top.file(), at);
-      times[pass.string("pass")] = {pass.number("time_s", 0, most_s), at};
+      const std::string name = pass.string("pass");
+      const PassTime time{pass.number("time_s", 0, most_s), at};
+      if (!times.emplace(name, time).second)
+        pass.fail("pass", fmt::format("'{}' has an entry already; leave one out", name));
     });
     return times;
   }
@@ -115,14 +128,6 @@ std::optional<Transport> transport_of(std::optional<Backend> ran, ObjectReader& 
   const char* const key = ulysses ? "ulysses_transport" : "ring_transport";
   if (request.has(key)) return request.enumeration<Transport>(key);
   return ulysses ? plan.ulysses_transport : plan.ring_transport;
-}
-
-void check_is_run(ObjectReader& top) {
-  const std::string format = top.string("format");
-  if (formats.count(format) == 0)
-    top.fail("format",
-             "is none of usp run, usp bench and usp bench --gpu; give what --json of these printed");
-  check_json_header(top, format, "run the plan anew");
 }
 
 /// The backend of a kernel by the name that a run prints: "cudnn", of the host with its instruction set
@@ -168,6 +173,23 @@ void check_plan(ObjectReader& top, ObjectReader& request, const PlanFile& plan) 
   if (request.string("plan_digest") != digest) request.fail("plan_digest", other);
   if (top.has("plan_digest") && top.string("plan_digest") != digest) top.fail("plan_digest", other);
   check_mesh(top, plan.mesh);
+}
+
+/// Of the batch that ran. Throws InvalidInput where it is not as long as the plan's call.
+std::size_t documents_of(ObjectReader& request, const AttentionPlan& call, const PlanFile& plan) {
+  if (!request.has("documents")) return plan.documents.size();
+  std::int64_t tokens = 0;
+  std::size_t count = 0;
+  request.array("documents", [&](const Json& value, const std::string& at) {
+    const std::int64_t length = json_integer(value, request.file(), at, 1, max_tokens);
+    if (tokens <= max_tokens) tokens += length;
+    ++count;
+  });
+  if (tokens != call.shape.q_tokens)
+    request.fail("documents", fmt::format("have {} together, and the plan's call {}: its time is of another "
+                                          "call; run the whole one",
+                                          counted(tokens, "token"), call.shape.q_tokens));
+  return count;
 }
 
 /// Keys of a run where its rows have columns; what no key holds is the plan's.
@@ -240,6 +262,47 @@ void check_worth(ObjectReader& top, ObjectReader& request) {
 
 }  // namespace
 
+namespace {
+
+/// Ranks that share a card each take their part of its time.
+void check_cards(ObjectReader& top, const topology::Cluster& cluster) {
+  const auto ranks = static_cast<std::size_t>(top.integer("ranks", 1, max_ranks));
+  if (ranks > cluster.devices.size()) return;  // which add_rows refuses
+  std::map<int, std::size_t> of_host;
+  for (std::size_t rank = 0; rank < ranks; ++rank) ++of_host[cluster.devices[rank].node];
+  std::size_t most = 0;
+  for (const auto& [host, count] : of_host) most = std::max(most, count);
+  const char* const run_again =
+      "they share a card, and their time is not that of one rank; run with a GPU per rank";
+  ObjectReader request = top.object("request");
+  if (request.has("devices")) {
+    std::vector<std::int64_t> named;
+    request.array("devices", [&](const Json& value, const std::string& at) {
+      named.push_back(json_integer(value, top.file(), at, 0, max_ranks));
+    });
+    std::set<std::int64_t> taken;  // ranks take them round and round
+    for (std::size_t rank = 0; rank < most && !named.empty(); ++rank)
+      taken.insert(named[rank % named.size()]);
+    if (taken.size() < most)
+      request.fail("devices", fmt::format("{} of a host ran on {}: {}", counted(most, "rank"),
+                                          counted(taken.size(), "GPU"), run_again));
+  }
+  if (!top.has("devices")) return;
+  std::map<std::string, std::size_t> of_device;
+  std::size_t devices = 0;
+  top.array("devices", [&](const Json& value, const std::string& at) {
+    ++devices;
+    if (++of_device[json_string(value, top.file(), at)] > of_host.size())
+      throw InvalidInput({top.file(), 0, at},
+                         fmt::format("is of another rank of its host too: {}", run_again));
+  });
+  if (devices != ranks)
+    top.fail("devices",
+             fmt::format("are {}, of {}; give the JSON as it was printed", devices, counted(ranks, "rank")));
+}
+
+}  // namespace
+
 bool is_json_document(std::string_view text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   return first != std::string_view::npos && text[first] == '{';
@@ -248,25 +311,27 @@ bool is_json_document(std::string_view text) {
 std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file, const PlanFile& plan) {
   const Json json = parse_json(text, file);
   ObjectReader top(json, file, "");
-  check_is_run(top);
+  check_run_document(top);
   ObjectReader request = top.object("request");
   check_plan(top, request, plan);
   check_worth(top, request);
   check_hardware(top, request);
   const PlanLayer& layer = layer_at(plan, static_cast<std::size_t>(request.integer("layer", 0, most_layers)));
-  const std::size_t documents =
-      request.has("documents") ? request.need("documents").size() : plan.documents.size();
+  const std::size_t documents = documents_of(request, layer.plan, plan);
   if (const std::string beyond = beyond_rows(layer.plan, documents); !beyond.empty())
     throw InvalidInput({file, 0, "request"},
-                       fmt::format("is a call with {}, whose time tells no curve of the calibration; run a "
-                                   "plain causal or full call",
-                                   beyond));
+                       fmt::format("is a call with {}, whose time tells no curve of the calibration; {}",
+                                   beyond, beyond_remedy(layer.plan, documents)));
   if (const std::string_view dtype = word_of(layer.plan.shape.dtype);
       top.has("dtype") && top.string("dtype") != dtype)
     top.fail("dtype", fmt::format("the plan is of {}", dtype));
   std::vector<ScoreRow> rows;
   const auto times = times_of(top);
   if (times.empty()) top.fail("passes", "no pass has a time; give a run that executed the plan");
+  if (request.boolean("forward_only") && times.count("backward") != 0)
+    request.fail("forward_only",
+                 "is true, and the run has a time of backward: no run prints both; give the "
+                 "JSON as it was printed");
   const std::optional<Backend> ran = backend_of_kernel(top.string("kernel"));
   for (const auto& [pass, time] : times) {
     ScoreRow& row = rows.emplace_back(row_of(layer.plan));
@@ -279,10 +344,11 @@ std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
   return rows;
 }
 
-void check_run_machine(const std::string& text, const std::string& file, const CalibrationFile& calibration) {
+void check_run_machine(const std::string& text, const std::string& file, const CalibrationFile& calibration,
+                       const topology::Cluster& cluster) {
   const Json json = parse_json(text, file);
   ObjectReader top(json, file, "");
-  check_is_run(top);
+  check_run_document(top);
   const std::string kernel = top.string("kernel");
   const auto backend = backend_of_kernel(kernel);
   const AttentionSurface& own = calibration.attention;
@@ -297,6 +363,7 @@ void check_run_machine(const std::string& text, const std::string& file, const C
              fmt::format("the run computed with {}, and calibration {} prices with {}; run the plan "
                          "with it, or calibrate anew",
                          kernel, calibration.name, own.library ? own.library->name : own.backend));
+  check_cards(top, cluster);
   if (!top.has("devices")) return;
   top.array("devices", [&](const Json& value, const std::string& pointer) {
     const std::string device = json_string(value, file, pointer);

@@ -26,9 +26,12 @@ struct CorrectedCalibration {
 /// the price of the call is its measured time. A row of one rank corrects the kernels of the backend that
 /// computed its pass, first (the one of the row, or what that leaves the call to; where the row names none,
 /// the one that plans take first); a row of Ulysses alone the all-to-all of its ranks, of a ring alone its
-/// hops. Each correction is noted among the sources, with `file`. Throws InvalidInput, naming the line, for a
-/// calibration of another cluster, rows without a time, rows of both axes or of two backends, calls that no
-/// backend takes or whose backend was not measured, and where no factor up to 64 explains the time.
+/// hops; the band of transfers then holds that of the price before, what the rows disagree in and the error
+/// of the calls' kernels. Each correction is noted among the sources, with `file`. Throws InvalidInput,
+/// naming the line, for a calibration of another cluster, rows without a time, rows of both axes or of two
+/// backends, calls that no backend takes or whose backend was not measured, of transfers where the band of
+/// the call's kernels explains the time, and where no factor explains it (up to 64 of kernels, up to 4 of
+/// transfers).
 [[nodiscard]] CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cluster& cluster,
                                             const std::vector<ScoreRow>& rows, const std::string& file);
 

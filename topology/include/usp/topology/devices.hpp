@@ -28,6 +28,11 @@ struct DevicePreset {
 /// Those that are shipped, in the order of the file.
 [[nodiscard]] const std::vector<DevicePreset>& device_presets();
 
+/// The word of a file for the generation of a card; none: unknown. Throws InvalidInput at `token` for one
+/// that no shipped card has.
+[[nodiscard]] std::optional<std::string> known_generation(std::optional<std::string> word,
+                                                          const std::string& file, const std::string& token);
+
 /// By name or alias, any case ("h100" is "h100-sxm").
 /// @param flag what named it, for the message. Throws UsageError that lists the known names.
 [[nodiscard]] const DevicePreset& find_device(const std::string& name, const std::string& flag);
