@@ -216,15 +216,18 @@ TEST(StepBackends, PlanningSumsThemUp) {
   EXPECT_TRUE(has(torn.text(), "cudnn: forward 1 of 3 steps, 2 mma: a KV group spans ranks")) << torn.text();
   const Planned none(1, 2, [](AttentionRequest& r) { r.score.softcap = 30; });
   EXPECT_EQ(none.result.notes,
-            std::vector<std::string>{"backend cudnn: every step goes to the mma kernel: the cuDNN backend "
-                                     "does not support softcap; plan with --backend mma"});
+            (std::vector<std::string>{"backend cudnn: every step goes to the mma kernel: the cuDNN backend "
+                                      "does not support softcap; plan with --backend mma",
+                                      "logits with softcap are computed by mma, whose kernels the "
+                                      "calibration did not measure: attention takes longer than its price"}));
   const Planned backward(1, 2, [](AttentionRequest& r) { r.shape.head_dim_qk = 96; });
   EXPECT_EQ(backward.result.notes,
             std::vector<std::string>{"backend cudnn: every backward step goes to the mma kernel: cuDNN's "
                                      "backward supports unequal head dims 192/128 only"});
   const Planned wide(32, 4, [](AttentionRequest& r) { r.score.alibi = true; });
   EXPECT_FALSE(wide.result.forward_steps.has_value()) << "too many ranks to expand";
-  EXPECT_EQ(wide.result.notes.size(), 1U);
+  ASSERT_EQ(wide.result.notes.size(), 2U);
+  EXPECT_TRUE(has(wide.result.notes[1], "logits with ALiBi")) << wide.result.notes[1];
   const Planned host(1, 2, [](AttentionRequest& r) { r.backend = Backend::cpu; });
   EXPECT_TRUE(has(host.text(), "backend   cpu\n")) << host.text();
 }

@@ -52,7 +52,8 @@ class Comparer {
     }
     if (asked.search_offload && asked.workload.training && !asked.fixed.offload && !asked.fixed.recompute)
       result_.notes.emplace_back(
-          "every way keeps its tensors on the devices; usp plan weighs to move them to the host's memory too");
+          "every way keeps its tensors on the devices; usp plan weighs to move them to the host's memory "
+          "too");
     if (asked.fixed.gated)
       result_.notes.emplace_back(
           "--gated: rings of gathered KV have gates; the other ways, and those of frameworks, have none and "
