@@ -41,10 +41,15 @@ struct TickTransfers {
   }
 };
 
+/// Whether work is a remote block of a list: no rank waits for another before it, only for its arrival.
+[[nodiscard]] inline bool is_remote_in_list(const schedule::ComputeOp& w) {
+  return w.in_list && w.offsets.begin != 0;
+}
+
 /// How much of the gated transfers of its tick a computation awaits: they bring blocks in the order of the
 /// list, one after another.
 [[nodiscard]] inline double share_awaited(const schedule::ComputeOp& w, const Mesh& mesh) {
-  if (!w.in_list || w.offsets.begin == 0) return 0;
+  if (!is_remote_in_list(w)) return 0;
   return static_cast<double>(w.offsets.begin) / (mesh.ring() - 1);
 }
 

@@ -59,7 +59,7 @@ class ListShare {
 
   [[nodiscard]] bool is_shared(std::int32_t work) const {
     const auto number = static_cast<std::size_t>(work);
-    return number < pass_.work.size() && pass_.work[number].in_list && pass_.work[number].offsets.begin != 0;
+    return number < pass_.work.size() && is_remote_in_list(pass_.work[number]);
   }
   /// All steps of a rank in the tick.
   void add(const schedule::RankSchedule& rank, const schedule::Tick& tick) {

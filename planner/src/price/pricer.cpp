@@ -70,7 +70,7 @@ class WorkTimes {
     if (!is_like(last_, w) || front != front_ || !(results == results_)) time_ = longest(w, counts, front);
     last_ = {&operation, w.chunk, w.part}, front_ = front, results_ = results;
     Estimate time = time_;
-    if (w.in_list && w.offsets.begin != 0) time.seconds *= share_of_list(w, counts);
+    if (is_remote_in_list(w)) time.seconds *= share_of_list(w, counts);
     return time;
   }
 

@@ -234,13 +234,16 @@ class BackwardStep final : public PreparedStep<Given> {
     keys_.emplace(r, slices.list(), table, std::move(runs));
     make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
-    const QueryTiles queries =
-        query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, a.scope.group}, tile_.keys);
-    bundle_log2_ = queries.bundle_log2;
     // Heads that share a tile of queries make up for the scores that two launches compute twice.
-    if (r.deterministic() || !tile_.adds_dq() || bundle_log2_ > 0) {
-      queries_.emplace(r, slices.list(), queries.table, one_run(queries.table));
-      return;
+    const bool two_launches = r.deterministic() || !tile_.adds_dq();
+    if (two_launches || a.scope.group > 1) {
+      const QueryTiles queries =
+          query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, a.scope.group}, tile_.keys);
+      bundle_log2_ = queries.bundle_log2;
+      if (two_launches || bundle_log2_ > 0) {
+        queries_.emplace(r, slices.list(), queries.table, one_run(queries.table));
+        return;
+      }
     }
     direct_ = a.dq.type == DType::fp32 && divides(a.dq, 16, 4);
     if (!direct_) r.reserve(Role::dq, sum_of(a).elements() * bytes_of(DType::fp32));
