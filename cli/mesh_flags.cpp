@@ -6,6 +6,7 @@
 #include "usp/base/error.hpp"
 #include "usp/planner/price_report.hpp"
 #include "usp/planner/step_input.hpp"
+#include "usp/schedule/gate_phases.hpp"
 #include "usp/schedule/generate.hpp"
 #include "usp/topology/validate.hpp"
 
@@ -55,6 +56,12 @@ void add_schedule_flags(FlagGroup& group, Constraints& fixed, bool has_defaults)
       "--gated", fixed.gated,
       "attend remote blocks in one call with the own one, which awaits each as it lands (never chosen: its "
       "gain has not been measured)");
+  group.number(
+      "--gate-phases", fixed.gate_phases,
+      "calls of a gated forward pass: the own block, then growing lists of remote ones, each of which "
+      "awaits its own alone" +
+          default_note(has_defaults, "1"),
+      1, schedule::max_gate_phases);
 }
 
 /// Throws UsageError for choices that no layout has together.
@@ -63,6 +70,8 @@ void check_choices(const Constraints& fixed, std::optional<int> ring) {
   // Of several degrees the planner takes those that are long enough.
   if (const std::string why = gates_refused(fixed, {1, ring.value_or(2), 1}); !why.empty())
     throw UsageError("--gated " + why);
+  if (const std::string why = phases_refused(fixed, ring); !why.empty())
+    throw UsageError("--gate-phases " + why);
 }
 
 /// Throws UsageError for an inner ring that does not cut the ring.
@@ -116,7 +125,8 @@ void check_mesh(const MeshFlags& flags, bool forward_only, SweptDegrees swept) {
                                      {"--layout", fixed.layout.has_value()},
                                      {"--dkv-return", fixed.dkv_return.has_value()},
                                      {"--prune", flags.prune},
-                                     {"--gated", fixed.gated}});
+                                     {"--gated", fixed.gated},
+                                     {"--gate-phases", fixed.gate_phases.has_value()}});
   check_choices(fixed, swept.ring ? std::nullopt : fixed.ring);
   if (fixed.order && !swept.ring && !swept.ulysses) refuse_order_of_one_axis(fixed.ring, fixed.ulysses);
   refuse_without_backward(forward_only, {{"--dkv-return", fixed.dkv_return.has_value()}});
@@ -136,6 +146,7 @@ void set_layout(const MeshFlags& flags, AttentionPlan& plan) {
   plan.head_chunks = fixed.head_chunks.value_or(1);
   plan.prune = flags.prune;
   plan.gated = fixed.gated;
+  plan.gate_phases = fixed.gate_phases.value_or(1);
   Constraints stated = fixed;
   stated.method = plan.method;
   check_choices(stated, rows);

@@ -20,10 +20,10 @@ const std::set<std::string> of_both{
     "--causal", "--full",     "--documents", "--window",     "--forward-only", "--calibration"};
 const std::set<std::string> of_exchange{"--transport", "--no-overlap"};
 /// What the plan decided, or what changes no price.
-const std::set<std::string> decided{"--ring",   "--ulysses",     "--method", "--layout",  "--dkv-return",
-                                    "--order",  "--head-chunks", "--gated",  "--backend", "--data",
-                                    "--tensor", "--top",         "--output", "--quiet",   "--color",
-                                    "--json",   "--help"};
+const std::set<std::string> decided{"--ring",  "--ulysses",     "--method", "--layout",      "--dkv-return",
+                                    "--order", "--head-chunks", "--gated",  "--gate-phases", "--backend",
+                                    "--data",  "--tensor",      "--top",    "--output",      "--quiet",
+                                    "--color", "--json",        "--help"};
 
 bool of_cluster(const CLI::Option& option) {
   return option.get_group() == "Cluster" && option.get_name(false, false) != "--ranks";
@@ -55,6 +55,7 @@ std::string layout_flags(const AttentionPlan& plan, const Placement& placement, 
     if (plan.dkv_return != DkvReturn::circulate && !forward_only)
       text += fmt::format(" --dkv-return {}", word_of(plan.dkv_return));
     if (plan.gated) text += " --gated";
+    if (plan.gate_phases > 1) text += fmt::format(" --gate-phases {}", plan.gate_phases);
     if (plan.prune) text += " --prune";
   }
   if (mesh.ring() > 1 && mesh.ulysses > 1) text += fmt::format(" --order {}", word_of(placement.order));

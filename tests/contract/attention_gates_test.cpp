@@ -125,6 +125,21 @@ TEST_P(AttentionContract, GatedBlocksArriveInAnyOrder) {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
+/// All blocks of a list may be on their way where it goes on with the results of another.
+TEST_P(AttentionContract, GatedListsGoOnWithTheResultsOfAnother) {
+  const auto kernel = make();
+  const Problem problem(*kernel, type());
+  GatedTrial gated(problem, 1);
+  const std::vector<kernels::AttendArgs> blocks = gated.run.attend_args();
+  run_once(*kernel, kernels::AttendBlocks{blocks.data(), 1});
+  kernels::AttendBlocks others = gated.list_of(blocks);
+  ++others.blocks, ++others.gates, --others.count;
+  std::thread deliveries([&] { gated.deliver_all(); });
+  run_once(*kernel, others);
+  deliveries.join();
+  EXPECT_EQ(forward_bits(gated.run), forward_bits(problem.ungated));
+}
+
 TEST_P(AttentionContract, GatesServeOnePassAfterTheOther) {
   const auto kernel = make();
   const Problem problem(*kernel, type());

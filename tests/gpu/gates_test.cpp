@@ -117,6 +117,32 @@ TEST_P(Gates, BlocksArriveInAnyOrder) {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
+/// All blocks of a list may be on their way where it goes on with the results of another.
+TEST_P(Gates, AListGoesOnWithTheResultsOfAnother) {
+  const Case c = causal_blocks(128, 4);
+  const Inputs in(c, DType::bf16, DType::bf16);
+  const auto attend = [&](GatedTrial& run, bool gated) {
+    const std::vector<kernels::AttendArgs> blocks = run.attend_args();
+    run_once(*kernel_, kernels::AttendBlocks{blocks.data(), 1});
+    kernels::AttendBlocks others = run.list_of(blocks, gated);
+    ++others.blocks, --others.count;
+    if (gated) ++others.gates;
+    run_once(*kernel_, others);
+    run.bring_back();
+  };
+  GatedTrial there(c, in, 4, *memory_), arriving(c, in, 4, *memory_);
+  attend(there, false);
+  std::mt19937 random(3);
+  for (std::uint32_t epoch = 1; epoch <= 10; ++epoch) {
+    arriving.poison_results();
+    arriving.begin_pass(epoch);
+    std::thread releases = release_in_order(arriving, {3, 1, 2}, random);
+    attend(arriving, true);
+    releases.join();
+    expect_equal_forward(arriving, {there.host.trial.o.memory(), there.host.trial.lse.memory(), {}});
+  }
+}
+
 TEST_P(Gates, ResultsDoNotDependOnTheTimeOfArrival) {
   const Case c = causal_blocks(64, 1);
   const Inputs in(c, DType::fp16, DType::fp16);

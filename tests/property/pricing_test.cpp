@@ -4,6 +4,7 @@
 
 #include "schedule_cases.hpp"
 
+#include "usp/planner/cluster_calibration.hpp"
 #include "usp/topology/synthetic.hpp"
 
 #include <gtest/gtest.h>
@@ -136,6 +137,122 @@ TEST(Pricing, AGatedTickLastsFromEachArrivalThroughTheWorkBehindIt) {
       EXPECT_LE(gated[1].total_s, (apart[1].total_s + apart[2].total_s) * (1 + 1e-9)) << text;
     }
   }
+}
+
+/// Eight H200 of one NVSwitch, with the kernels that `hopper` was measured to have.
+const Machine& hopper_machine() {
+  static const Machine m = [] {
+    Machine made{topology::read_synthetic("node:1 nvswitch gpu:8(h200-sxm) nic:8(400G)", "test"), {}};
+    made.calibration = calibration_of(made.cluster, "h200_sxm-pair");
+    return made;
+  }();
+  return m;
+}
+
+AttentionPlan ring_of_8(int heads, int kv_heads) {
+  AttentionPlan plan;
+  plan.mesh = {1, 8, 1};
+  plan.method = Method::all_gather_kv;
+  plan.backend = Backend::hopper;
+  plan.band = {0, unbounded};
+  plan.shape = {1, 1 << 16, 1 << 16, heads, kv_heads, 128, 128, DType::bf16};
+  return plan;
+}
+
+/// In one launch the first of W waves of tiles walks through all blocks of a list, and waits for the last: of
+/// 8 blocks that arrive every a and take t each the stall is 7 (a - t / W), and less by what the calls before
+/// a list compute.
+TEST(Pricing, TheFirstWaveOfAListWaitsForItsLastBlock) {
+  const std::vector<int> ends[] = {{8}, {1, 8}, {1, 3, 8}, {1, 2, 4, 8}};
+  const Machine& m = hopper_machine();
+  LinkPricer links(m.cluster, m.calibration);
+  const KernelData& kernel = m.calibration.kernel_of(Backend::hopper).data();
+  const double tick_s = m.calibration.beside(Transport::copy_engine).tick_s;
+  for (const auto& [heads, kv_heads] : {std::pair{32, 8}, {16, 16}}) {
+    AttentionPlan plan = ring_of_8(heads, kv_heads);
+    AttentionPricer pricer(links, plan.shape, Documents::single(1 << 16, 1 << 16), {});
+    std::vector<TickPrice> apart, unused;
+    (void)pricer.price(plan, {}, &apart, &unused);
+    const double own = apart[1].compute_s - tick_s, each = apart[2].compute_s / 7,
+                 arrival = apart[1].intra_node_s / 7, waves = heads * 64 / 132.0;
+    ASSERT_GT(arrival, each / waves) << "something stalls";
+    const double state = 8.0 * 8192 * heads * 128 / kernel.memory_bytes_s;
+    plan.gated = true;
+    double first_cut = 0, times[4];
+    for (plan.gate_phases = 1; plan.gate_phases <= 4; ++plan.gate_phases) {
+      const std::vector<int>& through = ends[plan.gate_phases - 1];
+      std::vector<TickPrice> ticks;
+      (void)pricer.price(plan, {}, &ticks, &unused);
+      const double work = ticks[1].compute_s - tick_s, more = work - own - 7 * each;
+      if (plan.gate_phases == 2) {
+        EXPECT_NEAR(more, state, 1e-6 * state);
+      }
+      if (plan.gate_phases == 3) first_cut = more - 2 * state;
+      EXPECT_GE(first_cut, 0);
+      EXPECT_LT(first_cut, state) << "a launch is short";
+      double least = 0, before = 0;
+      for (std::size_t phase = 0, block = 0; phase < through.size(); ++phase) {
+        if (phase > 0) before += state + (phase > 1 ? first_cut : 0);
+        const double begin = before;
+        for (; block < static_cast<std::size_t>(through[phase]); ++block) {
+          const double gone = begin + (before - begin) / waves;
+          least = std::max(least, static_cast<double>(block) * arrival + work - gone);
+          before += block == 0 ? own : each;
+        }
+      }
+      if (plan.gate_phases == 1) {
+        EXPECT_NEAR(least - work, 7 * arrival - (own + 6 * each) / waves, 1e-9 * work) << "7 (a - t / W)";
+      }
+      const double busy =
+          ticks[1].compute_s +
+          m.calibration.beside(Transport::copy_engine).added_seconds(ticks[1].compute_s, 7 * arrival);
+      EXPECT_NEAR(ticks[1].total_s, std::max(least, busy), 1e-9 * busy)
+          << heads << " heads in " << plan.gate_phases;
+      times[plan.gate_phases - 1] = ticks[1].total_s;
+    }
+    EXPECT_LT(times[1], times[0]);
+    EXPECT_EQ(times[2] < times[1], heads == 16) << "two phases suffice where keys are few";
+  }
+}
+
+/// Blocks of a list that is cut cost as much in both forms, also where ranks see some of them only.
+TEST(Pricing, CompactEqualsExplicitInPhases) {
+  const Machine& m = hopper_machine();
+  LinkPricer links(m.cluster, m.calibration);
+  for (const bool packed : {false, true})
+    for (const int phases : {1, 2, 3, 4}) {
+      ScheduleCase c{ring_of_8(8, 8), Documents::single(4096, 4096)};
+      c.plan.shape.q_tokens = c.plan.shape.kv_tokens = 4096;
+      if (packed) c.documents = Documents::packed({0, 700, 701, 3000, 4096});
+      c.plan.prune = packed;
+      c.plan.gated = true;
+      c.plan.gate_phases = phases;
+      check(c, {}, links);
+      if (HasFatalFailure()) return;
+    }
+}
+
+/// Where transfers have no gates a call runs behind all of them, but for that of the own block.
+TEST(Pricing, TheFirstOfSeveralPhasesRunsBesideTransfersWithoutGates) {
+  const topology::Cluster cluster =
+      topology::read_synthetic("node:4 gpu:1(h100-sxm) nic:1(25G) fabric:rail", "test");
+  LinkPricer links(cluster, machine().calibration);
+  AttentionPlan plan;
+  plan.mesh = {1, 4, 1};
+  plan.method = Method::all_gather_kv;
+  plan.shape = {1, 1 << 15, 1 << 15, 16, 16, 128, 128, DType::bf16};
+  AttentionPricer pricer(links, plan.shape, Documents::single(1 << 15, 1 << 15), {});
+  std::vector<TickPrice> apart, one, two, three, unused;
+  (void)pricer.price(plan, {}, &apart, &unused);
+  plan.gated = true;
+  for (std::vector<TickPrice>* ticks : {&one, &two, &three}) {
+    (void)pricer.price(plan, {}, ticks, &unused);
+    ++plan.gate_phases;
+  }
+  const double flight = one[1].inter_node_s;
+  EXPECT_NEAR(one[1].total_s, flight + one[1].compute_s, 1e-9 * flight);
+  EXPECT_NEAR(two[1].total_s, flight + one[1].compute_s - apart[1].compute_s, 1e-3 * flight);
+  EXPECT_EQ(three[1].total_s, two[1].total_s);
 }
 
 TEST(Pricing, MoreBandwidthNeverCosts) {

@@ -73,7 +73,8 @@ def test_beside_dense_attention(case):
 
     gated = case["gated"] and case["method"] == "all_gather_kv" and case["mesh"][0] > 1
     usp.run_threads(case["mesh"][0] * case["mesh"][1], body, ring=case["mesh"][0], ulysses=case["mesh"][1],
-                    layout=case["layout"], method=case["method"], keep_entry=case["keep_entry"], gated=gated)
+                    layout=case["layout"], method=case["method"], keep_entry=case["keep_entry"], gated=gated,
+                    gate_phases=min(case["mesh"][0], case["batch"] + 1) if gated else None)
     for name in expected:
         assert rms_ratio(found[name], expected[name]) <= BOUNDS[dtype], name
     if case["sinks"]:

@@ -67,7 +67,7 @@ def sample():
 def test_planner():
     arguments = dict(model="llama-3.1-8b", cluster="dgx-h100", seq=65536, batch=1, documents=(), devices=8, nodes=1,
                      dtype="bf16", causal=True, training=True, recompute="none", zero_stage=3, ring=2, ulysses=4, data=1,
-                     tensor=1, method="ring", layout="zigzag", gated=False, expert=None, pipeline=1, global_batch=None, objective=None,
+                     tensor=1, method="ring", layout="zigzag", gated=False, gate_phases=None, expert=None, pipeline=1, global_batch=None, objective=None,
                      device_bytes=None, calibration=None, max_candidates=1)
     refused = attack(usp.plan, arguments)
     assert all(refused.values()), refused
@@ -95,8 +95,8 @@ def test_layout():
 def test_mesh():
     refused = attack(lambda **options: usp.Mesh.create(**options).close(), dict(
         device_mesh=None, plan=None, ring=1, ulysses=1, layout="zigzag", method="ring", dkv_return="circulate",
-        backend="auto", ring_transport="auto", ulysses_transport="auto", keep_entry=True, gated=False, capacity_tokens=64,
-        watchdog_s=60.0, check=True))
+        backend="auto", ring_transport="auto", ulysses_transport="auto", keep_entry=True, gated=False, gate_phases=1,
+        capacity_tokens=64, watchdog_s=60.0, check=True))
     assert all(refused.values()), refused
     refused = attack(lambda **options: usp.Mesh.from_env(**options).close(), dict(
         ring=1, ulysses=1, device="cpu", layout="zigzag", plan=None, check=None))
@@ -108,7 +108,8 @@ def test_mesh():
 def test_threads():
     ran = []
     arguments = dict(ranks=2, body=ran.append, ring=2, ulysses=1, layout="zigzag", method="ring", dkv_return="circulate",
-                     keep_entry=True, gated=False, plan=None, seed=0, backend="cpu", watchdog_s=5.0, capacity_tokens=None, check=True)
+                     keep_entry=True, gated=False, gate_phases=1, plan=None, seed=0, backend="cpu", watchdog_s=5.0,
+                     capacity_tokens=None, check=True)
     refused = attack(usp.run_threads, arguments, own={"body": int})
     assert all(refused.values()) and ran, refused
     for ranks in (0, -1, 1.0):

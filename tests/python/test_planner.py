@@ -116,6 +116,27 @@ def test_gated(result):
         usp.plan_attention(**call, ulysses=4, gated=True)
 
 
+def test_gate_phases(result):
+    from usp_attention._plans import Recipe
+
+    assert result.best.gate_phases is None and "gate_phases" not in result.best.two_lines()
+    found = usp.plan(**QUESTION, ring=4, gated=True, gate_phases=3)
+    assert found.best.gate_phases == 3 and "gated in 3 phases" in found.best.description
+    assert found.best.recipe().gate_phases == Recipe.of_plan_file(found.plan_file()).gate_phases == 3
+    assert "gated=True, gate_phases=3" in found.best.two_lines()
+    stalls = dict(query_heads=16, kv_heads=16, head_dim=128, seq=65536, cluster="h200", calibration="h200_sxm-pair",
+                  backend="hopper", training=False, ring=8, gated=True)
+    chosen = usp.plan_attention(**stalls).best
+    assert chosen.gate_phases == 3 and chosen.time_s < usp.plan_attention(**stalls, gate_phases=1).best.time_s
+    call = dict(query_heads=8, kv_heads=8, head_dim=64, seq=4096, ranks=4)
+    for fixed, why in ((dict(gate_phases=2), "/fixed/gate_phases': is for gated plans"),
+                       (dict(gated=True, gate_phases=3, ring=2), "/fixed/gate_phases': 3 exceeds the ring of 2"),
+                       (dict(gated=True, gate_phases=5), "/fixed/gate_phases'"),
+                       (dict(gated=True, gate_phases=0), "/fixed/gate_phases'")):
+        with pytest.raises(usp.InvalidInput, match=why):
+            usp.plan_attention(**call, **fixed)
+
+
 def test_notebook_and_two_lines(result):
     page = result._repr_html_()
     assert result.best.description in page and page.count("<tr>") == 1 + min(10, len(result.candidates))

@@ -15,6 +15,17 @@ static void test_desc(void) {
   CHECK(back.diff_min == 0 && back.diff_max == USP_UNBOUNDED && back.dtype == USP_FP32);
   CHECK(back.replicated_q_count == 1 && back.replicated_q[1] == 3);
   usp_plan_destroy(plan);
+  for (int32_t phases = 0; phases <= 4; phases += 2) {
+    d = describe(4, 1);
+    CHECK(d.gate_phases == 1);
+    d.method = USP_ALL_GATHER_KV;
+    d.gated = 1;
+    d.gate_phases = phases; /* 0 is what a caller of an earlier version leaves there */
+    OK(usp_plan_create(&d, &plan));
+    OK(usp_plan_get_desc(plan, &back));
+    CHECK(back.gated == 1 && back.gate_phases == (phases == 0 ? 1 : phases));
+    usp_plan_destroy(plan);
+  }
 
   plan = NULL;
   REFUSED(usp_plan_create(NULL, &plan), USP_USAGE, "desc is null");
@@ -48,6 +59,8 @@ static void test_desc(void) {
   FIELD(batch = (d.q_tokens = USP_UNBOUNDED, INT64_C(1) << 24), "64 bits count");
   FIELD(batch = INT64_MAX, "batch is 9223372036854775807");
   FIELD(replicated_q_count = 1, "replicated_q is null");
+  FIELD(gate_phases = -1, "gate_phases is -1; it must be 1 to 4");
+  FIELD(gate_phases = 2, "gate_phases is for gated plans");
 #undef FIELD
 }
 

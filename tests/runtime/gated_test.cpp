@@ -4,9 +4,11 @@
 #include "socket_threads.hpp"
 
 #include "usp/comm/threads.hpp"
+#include "usp/schedule/gate_phases.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <functional>
@@ -75,24 +77,30 @@ void expect_right(const TrialErrors& e, double tolerance) {
   EXPECT_EQ(e.bytes, "");
 }
 
-/// Both passes on threads, against the oracle: gated, and behind waits. Results are the same bits.
-void expect_exact(const RuntimeCase& c) {
-  const auto ranks = static_cast<std::size_t>(c.plan.mesh.size());
-  std::vector<std::vector<std::byte>> bits[2] = {std::vector<std::vector<std::byte>>(ranks),
-                                                 std::vector<std::vector<std::byte>>(ranks)};
-  for (const bool gates : {true, false})
-    comm::run_threads(c.plan.mesh.size(), {.watchdog_s = 20}, [&](comm::Communicator& comm) {
-      const auto kernel = kernels::make_cpu_kernel();
-      HookedPlane plane(comm, {.gates = gates, .before_start = {}});
-      const TrialErrors e = run_trial(c, plane, *kernel, {.debug_nan = true});
-      SCOPED_TRACE(describe(c) + " rank " + std::to_string(comm.rank()));
-      expect_right(e, 1e-2);
-      if (!gates) {
-        EXPECT_EQ(e.gated_calls[0] + e.gated_calls[1], 0);
-      }
-      bits[gates ? 0 : 1][static_cast<std::size_t>(comm.rank())] = e.bits;
-    });
-  EXPECT_EQ(bits[0], bits[1]) << describe(c);
+/// Bits of both passes by rank, on threads; right by the oracle.
+[[nodiscard]] std::vector<std::vector<std::byte>> bits_of(const RuntimeCase& c, bool gates) {
+  std::vector<std::vector<std::byte>> bits(static_cast<std::size_t>(c.plan.mesh.size()));
+  comm::run_threads(c.plan.mesh.size(), {.watchdog_s = 20}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
+    HookedPlane plane(comm, {.gates = gates, .before_start = {}});
+    const TrialErrors e = run_trial(c, plane, *kernel, {.debug_nan = true});
+    SCOPED_TRACE(describe(c) + " rank " + std::to_string(comm.rank()));
+    expect_right(e, 1e-2);
+    if (!gates) {
+      EXPECT_EQ(e.gated_calls[0] + e.gated_calls[1], 0);
+    }
+    bits[static_cast<std::size_t>(comm.rank())] = e.bits;
+  });
+  return bits;
+}
+
+/// Gated, behind waits, and in any number of calls results are the same bits.
+void expect_exact(RuntimeCase c) {
+  const auto bits = bits_of(c, true);
+  EXPECT_EQ(bits_of(c, false), bits) << describe(c);
+  for (c.plan.gate_phases = 2; c.plan.gate_phases <= std::min(c.plan.mesh.ring(), schedule::max_gate_phases);
+       ++c.plan.gate_phases)
+    for (const bool gates : {true, false}) EXPECT_EQ(bits_of(c, gates), bits) << describe(c);
 }
 
 TEST(Gated, EqualsTheOracleAndTheListBehindWaits) {
@@ -126,6 +134,20 @@ TEST(Gated, CallsBeginBeforeTheirBlocksArrive) {
       EXPECT_EQ(e.gated_calls[1], chunks);
     });
   }
+}
+
+/// Of the calls of a pass all await something but the first of several, which attends the own block alone.
+TEST(Gated, PhasesAwaitBlocksOfTheirOwn) {
+  RuntimeCase c = small_case(5, 1);
+  c.documents = Documents::single(75, 75);
+  c.plan.band = {};
+  for (c.plan.gate_phases = 1; c.plan.gate_phases <= schedule::max_gate_phases; ++c.plan.gate_phases)
+    comm::run_threads(5, {.watchdog_s = 20}, [&](comm::Communicator& comm) {
+      const auto kernel = kernels::make_cpu_kernel();
+      const TrialErrors e = run_trial(c, comm, *kernel);
+      EXPECT_EQ(e.gated_calls[0], std::max(1, c.plan.gate_phases - 1));
+      EXPECT_EQ(e.gated_calls[1], 1);
+    });
 }
 
 /// The tick of the exchange that a gated call of the first chunk awaits.

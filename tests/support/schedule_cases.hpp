@@ -3,6 +3,7 @@
 
 #include "segmented_ring.hpp"
 
+#include "usp/schedule/gate_phases.hpp"
 #include "usp/schedule/generate.hpp"
 #include "usp/schedule/plan.hpp"
 
@@ -59,6 +60,9 @@ class CaseGenerator {
       plan.dkv_return = DkvReturn::circulate;
     plan.split_own_block = schedule::may_split_own_block(plan) && chance(0.5);
     plan.gated = schedule::may_gate(plan) && std::bernoulli_distribution(0.6)(gated_);
+    if (plan.gated)
+      plan.gate_phases = std::uniform_int_distribution<int>(
+          1, std::min(plan.mesh.ring(), schedule::max_gate_phases))(gated_);
     draw_tokens(c);
     return c;
   }
@@ -144,8 +148,8 @@ class CaseGenerator {
          std::to_string(p.shape.kv_tokens) + " chunks " + std::to_string(p.head_chunks) + " prune " +
          std::to_string(p.prune) + " keep " + std::to_string(p.save_exchanged_qkv) + " return " +
          std::to_string(static_cast<int>(p.dkv_return)) + " split " + std::to_string(p.split_own_block) +
-         " gated " + std::to_string(p.gated) + " documents " + std::to_string(c.documents.count()) +
-         " replicated " + std::to_string(p.replicated_q.size()) + "/" +
+         " gated " + std::to_string(p.gated) + " phases " + std::to_string(p.gate_phases) + " documents " +
+         std::to_string(c.documents.count()) + " replicated " + std::to_string(p.replicated_q.size()) + "/" +
          std::to_string(p.replicated_k.size()) + " sink " + std::to_string(p.sink);
 }
 

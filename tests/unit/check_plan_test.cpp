@@ -65,6 +65,21 @@ TEST(CheckPlan, OnlyGatheredBlocksAreGated) {
             "gated");
 }
 
+TEST(CheckPlan, PhasesAreOfGatedPlansAndAttendABlockEach) {
+  const auto phases = [](int count, bool gated, int ring = 3) {
+    return field_of([&](AttentionPlan& plan) {
+      plan.method = Method::all_gather_kv, plan.mesh = {1, ring, 2};
+      plan.gated = gated, plan.gate_phases = count;
+    });
+  };
+  EXPECT_EQ(phases(3, true), "");
+  EXPECT_EQ(phases(1, false), "");
+  EXPECT_EQ(phases(2, false), "gate_phases");
+  EXPECT_EQ(phases(4, true), "gate_phases");
+  EXPECT_EQ(phases(4, true, 4), "");
+  for (const int count : {-1, 0, 5}) EXPECT_EQ(phases(count, true, 8), "gate_phases") << count;
+}
+
 /// Rows that GPU kernels number in 31 bits: the last count that fits, and the next.
 TEST(CheckPlan, GpuRowsOfAStep) {
   AttentionPlan plan;

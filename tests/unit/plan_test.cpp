@@ -228,6 +228,16 @@ TEST(PlanFile, HoldsGates) {
   const PlanFile read = read_plan(write_plan(file), "plan");
   EXPECT_TRUE(read.layers.front().plan.gated);
   EXPECT_TRUE(read.inputs.fixed.gated);
+  EXPECT_EQ(read.inputs.fixed.gate_phases, std::nullopt);
+  EXPECT_EQ(write_plan(file).find("gate_phases"), std::string::npos) << "one phase is the default";
+  call.request.fixed.gate_phases = 3;
+  const PlanFile cut = read_plan(
+      write_plan(make_plan_file(call.request, plan_attention(call.mesh(3, 2).request).best())), "plan");
+  EXPECT_EQ(cut.layers.front().plan.gate_phases, 3);
+  EXPECT_EQ(cut.inputs.fixed.gate_phases, 3);
+  call.request.fixed.gate_phases = 4;
+  EXPECT_THROW((void)plan_attention(call.mesh(3, 2).request), Infeasible);
+  call.request.fixed.gate_phases.reset();
   call.request.fixed.method = Method::ring;
   EXPECT_THROW((void)plan_attention(call.mesh(3, 2).request), Error);
 }

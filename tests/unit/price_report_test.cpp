@@ -98,6 +98,31 @@ TEST(PriceReport, ListsOfOneLaunchTakeWhatTheBusiestRankTakes) {
       }
 }
 
+/// The planner cuts a gated forward pass in as many calls as take least time: one where nothing stalls.
+TEST(PriceReport, ASearchTakesThePhasesOfTheLeastPrice) {
+  Machine machine("h200");
+  machine.calibration = calibration_of(machine.cluster, "h200_sxm-pair");
+  AttentionRequest request;
+  request.cluster = &machine.cluster;
+  request.calibration = &machine.calibration;
+  request.backend = Backend::hopper;
+  request.fixed.ring = 8, request.fixed.ulysses = 1;
+  request.fixed.gated = true;
+  for (const auto& [heads, kv_heads, phases] : {std::tuple{32, 1, 1}, {16, 16, 3}}) {
+    AttentionCall call = call_of(8, 1, heads, kv_heads);
+    call.plan.method = Method::all_gather_kv;
+    call.plan.backend = Backend::hopper;
+    call.plan.gated = true;
+    request.shape = call.plan.shape;
+    request.documents = call.documents;
+    request.band = call.plan.band;
+    const AttentionCandidate best = plan_attention(request).best();
+    EXPECT_EQ(best.plan.gate_phases, phases) << heads << "/" << kv_heads;
+    for (call.plan.gate_phases = 1; call.plan.gate_phases <= 4; ++call.plan.gate_phases)
+      EXPECT_GE(price_call(machine.cluster, machine.calibration, call).seconds, (1 - 0.005) * best.seconds());
+  }
+}
+
 /// The backend and the layout that a search would give the same call.
 TEST(PriceReport, DefaultsAreThoseOfASearch) {
   Machine machine("h200");

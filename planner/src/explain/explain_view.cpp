@@ -6,6 +6,7 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/schedule/effort.hpp"
+#include "usp/schedule/gate_phases.hpp"
 #include "usp/schedule/kernel_scratch.hpp"
 #include "usp/schedule/words.hpp"
 
@@ -153,11 +154,29 @@ std::string layout_words(const AttentionPlan& a, int ring) {
   throw InternalError("a layout without words");
 }
 
+/// "block 0, blocks 1 to 2 and blocks 3 to 7".
+std::string phases_words(int ring, int phases) {
+  std::string text = "block 0";
+  for (int phase = 1; phase < phases; ++phase) {
+    const int begin = schedule::blocks_through_phase(ring, phases, phase - 1),
+              last = schedule::blocks_through_phase(ring, phases, phase) - 1;
+    text += phase + 1 < phases ? ", " : " and ";
+    text += begin == last ? fmt::format("block {}", begin) : fmt::format("blocks {} to {}", begin, last);
+  }
+  return text;
+}
+
 /// What the runtime decides by, when a call is made.
 std::string gated_words(const AttentionPlan& a) {
   const std::string_view name = word_of(a.backend);
   std::string text =
-      "gated: one call attends the own block and then each remote one, in the order of the ring, as it lands";
+      a.gate_phases == 1
+          ? "gated: one call attends the own block and then each remote one, in the order of the ring, as it "
+            "lands"
+          : fmt::format(
+                "gated: forward {} calls, of {}, and backward one attend the own block and then each "
+                "remote one, in the order of the ring, as it lands",
+                a.gate_phases, phases_words(a.mesh.ring(), a.gate_phases));
   const bool forward = a.backend.of(Pass::forward)->waits_inside,
              backward = a.backend.of(Pass::backward)->waits_inside;
   if (forward && backward)

@@ -57,6 +57,7 @@ AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, c
   plan.dkv_return = choice.dkv_return;
   plan.head_chunks = choice.head_chunks;
   plan.gated = choice.gated;
+  plan.gate_phases = choice.gate_phases;
   plan.sink = kind.sinks;
   plan.score.scale = kind.scale.value_or(0);
   plan.score.softcap = kind.softcap.value_or(0);

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "list_call.hpp"
+
 #include "usp/planner/calibration.hpp"
 #include "usp/planner/detail/work_profile.hpp"
 #include "usp/planner/pricing.hpp"
 #include "usp/schedule/generate.hpp"
 #include "usp/schedule/operation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
 
 namespace usp {
 
@@ -25,6 +31,10 @@ struct ResultsBefore {
   friend bool operator==(const ResultsBefore&, const ResultsBefore&) = default;
 };
 
+inline void keep_longest(Estimate& longest, const Estimate& other) {
+  if (other.seconds > longest.seconds) longest = other;
+}
+
 /// Times of the kernels of one plan. Where a pass has several units its results are fp32 sums in memory:
 /// blocks of kernels that do not carry them are written in the input type, read again and added.
 class KernelTimes {
@@ -32,30 +42,43 @@ class KernelTimes {
   /// @param computes the pass, by AttentionPricer::computing_backend
   KernelTimes(const Calibration& calibration, const AttentionPlan& plan, Backend computes,
               const ExecutionOptions& options)
-      : kernel_(calibration.kernel_of(computes)), plan_(plan), shape_(plan.shape), options_(options) {}
+      : kernel_(calibration.kernel_of(computes)),
+        plan_(plan),
+        shape_(plan.shape),
+        options_(options),
+        one_launch_(computes->waits_inside) {}
 
   /// Of an operation on the pairs of a block.
   [[nodiscard]] Estimate on_pairs(const schedule::Operation& operation, const HeadCount& heads,
                                   const BlockShape& block, const ResultsBefore& results) const {
-    KernelShape call;
-    const auto batch = static_cast<double>(shape_.batch);
-    call.query_heads = batch * static_cast<double>(heads.query);
-    call.kv_heads = batch * static_cast<double>(heads.kv);
-    call.head_dim_qk = shape_.head_dim_qk;
-    call.head_dim_v = shape_.head_dim_v;
-    call.rows = block.rows;
-    call.mean_keys = block.area / block.rows;
-    call.key_rows = block.keys;
-    call.element_bytes = static_cast<int>(bytes_of(shape_.dtype));
-    call.mask = block.full()                      ? KernelShape::Mask::full
-                : plan_.band.diff_max < unbounded ? KernelShape::Mask::window
-                                                  : KernelShape::Mask::causal;
-    const bool backward = operation.cost.kernel == schedule::OperationCost::Kernel::attention_backward;
+    const KernelShape call = call_of(heads, block);
+    const bool backward = is_backward(operation);
     Estimate time = backward ? kernel_.backward(call) : kernel_.forward(call);
     time.seconds *= operation.cost.times;
     if (options_.merge_kernels && plan_.mesh.ring() > 1)
       time += backward ? sum_gradients(call, results) : merge(call, results.first);
     return time;
+  }
+
+  /// The call for the list that work is in, of ranks with these heads. Where the blocks of a list are one
+  /// launch, a list that goes on with the results of another takes o in fp32 written and read, 8 B an
+  /// element at the bandwidth of memory; and a call more, which is what two take over one of as many keys
+  /// (launch, begin and end of every tile), but for the second: the own block and all others are priced as a
+  /// call each. Backward's items wait for a block of their own. @param block of one, full
+  [[nodiscard]] ListCall of_list(const schedule::ComputeOp& w, const std::vector<HeadCount>& counts,
+                                 const BlockShape& block) const {
+    ListCall list;
+    list.number = w.list;
+    if (!one_launch_ || is_backward(*w.operation)) return list;
+    for (const HeadCount& heads : counts) {
+      KernelShape call = call_of(heads, block);
+      list.waves = std::max(list.waves, waves(call));
+      const double head_rows = call.query_heads * call.rows;
+      Estimate more = kernel_.memory_bound(2 * sum_bytes * head_rows * call.head_dim_v, 0);
+      if (w.list > 2) more.seconds += seconds_of_cut(call);
+      keep_longest(list.continued, more);
+    }
+    return list;
   }
 
   /// What a pass takes beside its operations.
@@ -72,6 +95,38 @@ class KernelTimes {
   }
 
  private:
+  [[nodiscard]] static bool is_backward(const schedule::Operation& operation) {
+    return operation.cost.kernel == schedule::OperationCost::Kernel::attention_backward;
+  }
+  [[nodiscard]] KernelShape call_of(const HeadCount& heads, const BlockShape& block) const {
+    KernelShape call;
+    const auto batch = static_cast<double>(shape_.batch);
+    call.query_heads = batch * static_cast<double>(heads.query);
+    call.kv_heads = batch * static_cast<double>(heads.kv);
+    call.head_dim_qk = shape_.head_dim_qk;
+    call.head_dim_v = shape_.head_dim_v;
+    call.rows = block.rows;
+    call.mean_keys = block.area / block.rows;
+    call.key_rows = block.keys;
+    call.element_bytes = static_cast<int>(bytes_of(shape_.dtype));
+    call.mask = block.full()                      ? KernelShape::Mask::full
+                : plan_.band.diff_max < unbounded ? KernelShape::Mask::window
+                                                  : KernelShape::Mask::causal;
+    return call;
+  }
+  /// Of two calls forward over one of as many keys.
+  [[nodiscard]] double seconds_of_cut(KernelShape call) const {
+    const double two = 2 * kernel_.forward(call).seconds;
+    call.mean_keys *= 2, call.key_rows *= 2;
+    return two - kernel_.forward(call).seconds;
+  }
+  /// Tiles that a multiprocessor computes one after another; 1 of a card whose multiprocessors are not known:
+  /// then nothing says how much work the wait of a wave holds up.
+  [[nodiscard]] double waves(const KernelShape& call) const {
+    const KernelData& data = kernel_.data();
+    if (!data.knows_multiprocessors()) return 1;
+    return call.query_heads * std::ceil(call.rows / data.tile_rows) / data.sm_count;
+  }
   /// The own block begins the state.
   [[nodiscard]] Estimate merge(const KernelShape& call, bool first) const {
     if (kernel_.data().carries_state) return {};
@@ -104,10 +159,7 @@ class KernelTimes {
   const AttentionPlan& plan_;
   const AttentionShape& shape_;
   const ExecutionOptions& options_;
+  bool one_launch_;
 };
-
-inline void keep_longest(Estimate& longest, const Estimate& other) {
-  if (other.seconds > longest.seconds) longest = other;
-}
 
 }  // namespace usp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "list_call.hpp"
 #include "staging.hpp"
 #include "timeline.hpp"
 
@@ -40,18 +41,6 @@ struct TickTransfers {
     priced = false;
   }
 };
-
-/// Whether work is a remote block of a list: no rank waits for another before it, only for its arrival.
-[[nodiscard]] inline bool is_remote_in_list(const schedule::ComputeOp& w) {
-  return w.in_list && w.offsets.begin != 0;
-}
-
-/// How much of the gated transfers of its tick a computation awaits: they bring blocks in the order of the
-/// list, one after another.
-[[nodiscard]] inline double share_awaited(const schedule::ComputeOp& w, const Mesh& mesh) {
-  if (!is_remote_in_list(w)) return 0;
-  return static_cast<double>(w.offsets.begin) / (mesh.ring() - 1);
-}
 
 /// Sums the costs of the transfers and kernels of one pass. Reused over passes: it does not allocate after
 /// the first ones.
@@ -97,9 +86,14 @@ class PassAccumulator {
     result_.extrapolation |= estimate.extrapolation;
   }
 
-  /// The work that follows in this tick awaits a share of its gated transfers.
-  void await(double share) {
-    if (share > 0) waits_.push_back({share, compute_});
+  /// The work that follows in this tick is of a list, and awaits a share of its gated transfers.
+  void enter(const ListCall& list, double share) {
+    if (list.number != list_) {
+      if (list.number > 1) work(list.continued);
+      list_ = list.number, list_begin_s_ = compute_;
+    }
+    if (share > 0)
+      waits_.push_back({share, list_begin_s_ + (compute_ - list_begin_s_) / list.waves, list_begin_s_});
   }
 
   /// What was posted becomes exchanges, made in `out`, or those of the call before where the same was posted.
@@ -138,12 +132,17 @@ class PassAccumulator {
   ///
   /// Where work awaits transfers of the tick, the tick lasts at least from when a share of them has landed
   /// through all work behind that wait: max over waits of share * (seconds of the gated transfers) + work.
-  /// Transfers without gates all come before the work.
+  /// In one launch for a list of n blocks a tile walks through all of them, so that only the first of W waves
+  /// of tiles meets blocks that are yet to land: behind the arrival of block i lie the (n - i) / W of the
+  /// list's work that this wave has left, and all of the other waves. Of a list of R blocks that arrive every
+  /// a seconds and take t each the last wait gives R t + (R - 1) (a - t / W). Transfers without gates all
+  /// come before the first list that awaits some.
   void tick(int t, TickTransfers& started, std::vector<TickPrice>* ticks, bool show_serial) {
     double compute = std::exchange(compute_, 0), least = 0;
-    if (!started.has_gates) least = started.gated_s + compute;
     for (const Wait& wait : waits_)
-      least = std::max(least, wait.share * started.gated_s + compute - wait.before_s);
+      least = std::max(least, started.has_gates ? wait.share * started.gated_s + compute - wait.before_s
+                                                : started.gated_s + compute - wait.list_begin_s);
+    list_ = 0;
     compute += started.packing_s;
     if (compute > 0 && !started.sends.empty()) compute += tick_s_;
     const bool alone = started.at_once && overlapped_.idle() && serial_.idle(t) && waits_.empty();
@@ -197,7 +196,8 @@ class PassAccumulator {
   };
   struct Wait {
     double share = 0;
-    double before_s = 0;  ///< work of the tick before it
+    double before_s = 0;      ///< work of the tick that can precede it
+    double list_begin_s = 0;  ///< the same of its list
   };
   struct CachedPrice {
     const TransferPattern* pattern = nullptr;
@@ -284,6 +284,8 @@ class PassAccumulator {
   std::vector<Post> posts_;         ///< of this tick
   std::vector<Post> last_posts_;    ///< what `last_` was made of
   std::vector<Wait> waits_;         ///< of this tick's work
+  int list_ = 0;                    ///< that the work of this tick is in
+  double list_begin_s_ = 0;         ///< work of the tick before it
   TickTransfers* last_ = nullptr;
   std::array<CachedPrice, 4> cache_;  ///< the few exchanges that the ticks of a pass repeat
   std::size_t oldest_ = 0;

@@ -341,7 +341,9 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
       const schedule::ComputeOp& w = pass.work[work];
       Estimate time = work_times.of(w, context.split->distinct_of(w.chunk, w.part), context.q_row);
       if (w.operation->has_pairs && w.offsets.begin != 0) time.seconds += expanded_s;
-      sum.await(share_awaited(w, plan.mesh));
+      if (w.list > 0 && time.seconds > 0)
+        sum.enter(times.of_list(w, context.split->distinct_of(w.chunk, w.part), context.largest_block()),
+                  share_awaited(w, plan.mesh));
       sum.work(time);
     }
     sum.tick(t, *started, ticks, !options_.overlap);

@@ -86,6 +86,11 @@ struct AttentionPricer::Context {
   const schedule::TokenMap* geometry = nullptr;  ///< only where counts are not even
   i64 q_row = 0, k_row = 0;                      ///< tokens of a ring row, where even; else of the largest
   std::array<Backend, 2> computes;               ///< each pass, of a context to price
+
+  [[nodiscard]] BlockShape largest_block() const {
+    const auto rows = static_cast<double>(q_row), keys = static_cast<double>(k_row);
+    return {rows, keys, rows * keys};
+  }
 };
 
 }  // namespace usp

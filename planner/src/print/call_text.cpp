@@ -194,7 +194,7 @@ std::string describe(const AttentionCandidate& candidate) {
     if (plan.method->two_level_ring) text += fmt::format(" {}x{}", m.ring_outer, m.ring_inner);
     if (plan.dkv_return != DkvReturn::circulate) text += fmt::format(", dkv {}", word_of(plan.dkv_return));
     if (m.ulysses > 1) text += fmt::format(", {}", word_of(candidate.placement.order));
-    if (plan.gated) text += ", gated";
+    text += gated_text(plan.gated, plan.gate_phases);
     if (plan.prune) text += ", pruned";
   }
   if (plan.head_chunks > 1) text += fmt::format(", {} head chunks", plan.head_chunks);

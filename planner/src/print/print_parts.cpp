@@ -64,6 +64,11 @@ std::string groups_text(const std::vector<AxisView>& axes) {
   return text.empty() ? "" : "\nto launch it (world ranks)\n" + text;
 }
 
+std::string gated_text(bool gated, int phases) {
+  if (!gated) return "";
+  return phases == 1 ? ", gated" : fmt::format(", gated in {} phases", phases);
+}
+
 std::string rejected_text(const std::vector<Rejection>& rejected) {
   if (rejected.empty()) return "";
   struct Group {

@@ -20,6 +20,9 @@ namespace usp {
 /// World ranks of every group of ulysses and ring, for the launcher of a job.
 [[nodiscard]] std::string groups_text(const std::vector<AxisView>& axes);
 
+/// Of a layout: ", gated", ", gated in 3 phases", or nothing.
+[[nodiscard]] std::string gated_text(bool gated, int phases);
+
 /// Refused layouts by reason, most frequent first.
 [[nodiscard]] std::string rejected_text(const std::vector<Rejection>& rejected);
 

@@ -95,31 +95,33 @@ Json measured_json(const PlanRequest& request, const PlanCandidate& c) {
 /// What every candidate has.
 Json brief_json(const PlanRequest& request, const PlanCandidate& c) {
   const Choice& choice = c.choice;
-  return {{"mesh", mesh_json(choice.mesh)},
-          {"data", choice.data()},
-          {"tensor", choice.tensor()},
-          {"layout", word_of(choice.layout)},
-          {"method", word_of(choice.method)},
-          {"dkv_return", word_of(choice.dkv_return)},
-          {"head_chunks", choice.head_chunks},
-          {"order", word_of(choice.placement.order)},
-          {"recompute", word_of(choice.recompute)},
-          {"zero_stage", choice.zero_stage},
-          {"uneven_heads", choice.uneven_heads},
-          {"gated", choice.gated},
-          {"offload", offload_json(offloaded(choice.recompute, choice.offload))},
-          {"executable", c.executable()},
-          {"unexecutable_reason", c.executable() ? Json(nullptr) : Json(c.unexecutable_reason)},
-          {"split", split_json(request, choice)},
-          {"fits_memory", c.fits},
-          {"time_s", c.step_s},
-          {"band", c.band},
-          {"tokens_per_s", c.seconds_per_token > 0 ? 1 / c.seconds_per_token : 0},
-          {"model_flops", c.model_flops},
-          {"flop_per_s_per_device", c.flop_s},
-          {"mfu", c.mfu},
-          {"memory_bytes", c.memory.total_bytes},
-          {"description", describe(choice)}};
+  Json json = {{"mesh", mesh_json(choice.mesh)},
+               {"data", choice.data()},
+               {"tensor", choice.tensor()},
+               {"layout", word_of(choice.layout)},
+               {"method", word_of(choice.method)},
+               {"dkv_return", word_of(choice.dkv_return)},
+               {"head_chunks", choice.head_chunks},
+               {"order", word_of(choice.placement.order)},
+               {"recompute", word_of(choice.recompute)},
+               {"zero_stage", choice.zero_stage},
+               {"uneven_heads", choice.uneven_heads},
+               {"gated", choice.gated},
+               {"offload", offload_json(offloaded(choice.recompute, choice.offload))},
+               {"executable", c.executable()},
+               {"unexecutable_reason", c.executable() ? Json(nullptr) : Json(c.unexecutable_reason)},
+               {"split", split_json(request, choice)},
+               {"fits_memory", c.fits},
+               {"time_s", c.step_s},
+               {"band", c.band},
+               {"tokens_per_s", c.seconds_per_token > 0 ? 1 / c.seconds_per_token : 0},
+               {"model_flops", c.model_flops},
+               {"flop_per_s_per_device", c.flop_s},
+               {"mfu", c.mfu},
+               {"memory_bytes", c.memory.total_bytes},
+               {"description", describe(choice)}};
+  if (choice.gated) json["gate_phases"] = choice.gate_phases;
+  return json;
 }
 
 Json best_json(const PlanRequest& request, const PlanCandidate& c) {
@@ -168,23 +170,25 @@ Json guesses_json(const std::vector<GuessedInput>& guesses) {
 
 Json candidate_json(const AttentionCandidate& c, bool training) {
   const AttentionPlan& plan = c.plan;
-  return {{"mesh", mesh_json(plan.mesh)},
-          {"data", c.placement.data},
-          {"tensor", c.placement.tensor},
-          {"layout", word_of(plan.layout)},
-          {"method", word_of(plan.method)},
-          {"dkv_return", word_of(plan.dkv_return)},
-          {"head_chunks", plan.head_chunks},
-          {"order", word_of(c.placement.order)},
-          {"backend", word_of(plan.backend)},
-          {"uneven_heads", c.uneven_heads},
-          {"gated", plan.gated},
-          {"time_s", c.seconds()},
-          {"band", c.band()},
-          {"forward", pass_json(c.price.forward)},
-          {"backward", training ? pass_json(c.price.backward) : Json(nullptr)},
-          {"memory_bytes", count_json(c.live_bytes)},
-          {"description", describe(c)}};
+  Json json = {{"mesh", mesh_json(plan.mesh)},
+               {"data", c.placement.data},
+               {"tensor", c.placement.tensor},
+               {"layout", word_of(plan.layout)},
+               {"method", word_of(plan.method)},
+               {"dkv_return", word_of(plan.dkv_return)},
+               {"head_chunks", plan.head_chunks},
+               {"order", word_of(c.placement.order)},
+               {"backend", word_of(plan.backend)},
+               {"uneven_heads", c.uneven_heads},
+               {"gated", plan.gated},
+               {"time_s", c.seconds()},
+               {"band", c.band()},
+               {"forward", pass_json(c.price.forward)},
+               {"backward", training ? pass_json(c.price.backward) : Json(nullptr)},
+               {"memory_bytes", count_json(c.live_bytes)},
+               {"description", describe(c)}};
+  if (plan.gated) json["gate_phases"] = plan.gate_phases;
+  return json;
 }
 
 }  // namespace

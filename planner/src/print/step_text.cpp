@@ -285,7 +285,7 @@ std::string describe(const Choice& c) {
     if (c.method->two_level_ring) text += fmt::format(" {}x{}", m.ring_outer, m.ring_inner);
     if (m.ulysses > 1) text += fmt::format(", {}", word_of(c.placement.order));
     if (c.dkv_return != DkvReturn::circulate) text += fmt::format(", dkv {}", word_of(c.dkv_return));
-    if (c.gated) text += ", gated";
+    text += gated_text(c.gated, c.gate_phases);
   }
   if (c.head_chunks > 1) text += fmt::format(", {} head chunks", c.head_chunks);
   if (c.uneven_heads) text += ", uneven heads";

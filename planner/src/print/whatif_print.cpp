@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan_inputs_json.hpp"
+#include "print_parts.hpp"
 #include "request_json.hpp"
 
 #include "usp/base/json_format.hpp"
@@ -30,7 +31,7 @@ std::string short_name(const Choice& c) {
   if (c.tensor() > 1) text += fmt::format(", tensor {}", c.tensor());
   if (c.data() > 1) text += fmt::format(", data {}", c.data());
   if (c.mesh.ring() > 1) text += fmt::format(", {} {}", word_of(c.layout), word_of(c.method));
-  if (c.gated) text += ", gated";
+  text += gated_text(c.gated, c.gate_phases);
   return text;
 }
 

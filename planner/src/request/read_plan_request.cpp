@@ -257,6 +257,8 @@ void check_effects(const ObjectReader& reader, const Constraints& fixed, bool tr
   if (const std::string why = return_refused(fixed); !why.empty()) reader.fail("dkv_return", why);
   if (const std::string why = gates_refused(fixed, {1, fixed.ring.value_or(2), 1}); !why.empty())
     reader.fail("gated", why);
+  if (const std::string why = phases_refused(fixed, fixed.ring); !why.empty())
+    reader.fail("gate_phases", why);
   if (fixed.ring == 1 || fixed.ulysses == 1)
     refuse(reader, {{"order", fixed.order.has_value()}},
            "/fixed/ring or /fixed/ulysses is 1, and only one of the axes has ranks");

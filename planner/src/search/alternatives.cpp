@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "alternatives.hpp"
 
+#include "usp/schedule/gate_phases.hpp"
+
+#include <algorithm>
+
 namespace usp {
 namespace {
 
@@ -60,6 +64,16 @@ std::vector<AxisOrder> orders(const AlternativesInput& in) {
   return {AxisOrder::ulysses_inner, AxisOrder::ring_inner};
 }
 
+/// Calls of a gated forward pass; first the fewest, which is the answer where more gain nothing.
+std::vector<int> gate_phases(const AlternativesInput& in) {
+  if (!in.fixed->gated) return {1};
+  if (in.fixed->gate_phases) return {*in.fixed->gate_phases};
+  std::vector<int> list;
+  for (int phases = 1; phases <= std::min(in.ring, schedule::max_gate_phases); ++phases)
+    list.push_back(phases);
+  return list;
+}
+
 }  // namespace
 
 std::vector<int> divisors_of(i64 n) {
@@ -81,17 +95,19 @@ std::vector<Choice> alternatives(const AlternativesInput& in) {
   for (const auto& [method, mesh] : methods(in))
     for (const DkvReturn way : returns(in, method))
       for (const int chunks : head_chunks(in))
-        for (const LayoutKind layout : layouts(in))
-          for (const AxisOrder order : orders(in)) {
-            choice.mesh = mesh;
-            choice.method = method;
-            choice.layout = layout;
-            choice.dkv_return = way;
-            choice.head_chunks = chunks;
-            choice.placement.order = order;
-            choice.gated = in.fixed->gated;
-            list.push_back(choice);
-          }
+        for (const int phases : gate_phases(in))
+          for (const LayoutKind layout : layouts(in))
+            for (const AxisOrder order : orders(in)) {
+              choice.mesh = mesh;
+              choice.method = method;
+              choice.layout = layout;
+              choice.dkv_return = way;
+              choice.head_chunks = chunks;
+              choice.placement.order = order;
+              choice.gated = in.fixed->gated;
+              choice.gate_phases = phases;
+              list.push_back(choice);
+            }
   return list;
 }
 

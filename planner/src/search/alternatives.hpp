@@ -17,8 +17,8 @@ struct AlternativesInput {
   bool packed = false;  ///< several documents
 };
 
-/// Method x mesh cut x layout x dKV return x head chunks x axis order, for given degrees that are legal
-/// (unsupported_reason).
+/// Method x mesh cut x layout x dKV return x head chunks x gate phases x axis order, for given degrees that
+/// are legal (unsupported_reason).
 [[nodiscard]] std::vector<Choice> alternatives(const AlternativesInput& input);
 
 /// Which fixed choices to leave out where they alone left meshes without a layout: "no --gated".

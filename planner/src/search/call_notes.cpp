@@ -25,6 +25,12 @@ std::string block_pattern_note(const ScoreRules& score) {
       score.block_tokens);
 }
 
+std::string stall_note(const Calibration& calibration, Backend computes) {
+  if (!computes->waits_inside || calibration.kernel_of(computes).data().knows_multiprocessors()) return "";
+  return "gates: the multiprocessors of the card are not known, so that the wait of the first tiles for the "
+         "last block is not in the price";
+}
+
 std::string gates_note(double gated_s, double ungated_s) {
   constexpr double same = 5e-4;  // is 0.0% in one digit
   const double change = ungated_s / gated_s - 1;

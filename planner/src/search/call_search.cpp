@@ -51,9 +51,9 @@ double uncertainty(const PassPrice& a, const PassPrice& b) {
 }
 
 /// What of two plans as fast as each other is simpler comes first.
-std::tuple<bool, bool, int> complexity(const AttentionCandidate& c) {
+std::tuple<bool, bool, int, int> complexity(const AttentionCandidate& c) {
   return {c.price.forward.spans_hosts || c.price.backward.spans_hosts, c.plan.method->two_level_ring,
-          c.plan.head_chunks};
+          c.plan.head_chunks, c.plan.gate_phases};
 }
 
 class AttentionSearch {
@@ -90,8 +90,8 @@ class AttentionSearch {
     local_.kv_heads = std::max(1, local_.kv_heads / tensor_);
     pricer_ = std::make_unique<AttentionPricer>(links_, local_, request_.documents, request_.execution);
     take_part();
-    for (std::string note : {priced_devices_note(request_), unknown_cards_note()})
-      if (!note.empty()) result_.notes.push_back(std::move(note));
+    note(priced_devices_note(request_));
+    note(unknown_cards_note());
     if (request_.score.block_tokens > 0) result_.notes.push_back(block_pattern_note(request_.score));
     const auto list = meshes();
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -286,6 +286,7 @@ class AttentionSearch {
     plan.prune = request_.documents.count() > 1 || request_.band.diff_max < unbounded;
     plan.split_own_block = schedule::splits_own_block(plan);
     plan.gated = choice.gated;
+    plan.gate_phases = choice.gate_phases;
     return plan;
   }
 
@@ -314,21 +315,24 @@ class AttentionSearch {
     note_scores();
   }
 
+  void note(std::string text) {
+    if (!text.empty()) result_.notes.push_back(std::move(text));
+  }
+
   void note_gates() {
     const AttentionCandidate& best = result_.best();
     if (!best.plan.gated) return;
     AttentionPlan ungated = best.plan;
-    ungated.gated = false;
+    ungated.gated = false, ungated.gate_phases = 1;
     const AttentionPrice price = pricer_->price(ungated, best.placement);
-    result_.notes.push_back(
-        gates_note(best.seconds(), price.forward.seconds + (request_.training ? price.backward.seconds : 0)));
+    const double ungated_s = price.forward.seconds + (request_.training ? price.backward.seconds : 0);
+    note(gates_note(best.seconds(), ungated_s));
+    note(stall_note(*request_.calibration, computing_backends(best.plan, false).front()));
   }
 
   void note_scores() {
     const AttentionPlan& plan = result_.best().plan;
-    std::string note =
-        scores_note(*request_.calibration, plan, computing_backends(plan, request_.training).front());
-    if (!note.empty()) result_.notes.push_back(std::move(note));
+    note(scores_note(*request_.calibration, plan, computing_backends(plan, request_.training).front()));
   }
 
   void count_backends() {
@@ -347,10 +351,8 @@ class AttentionSearch {
       if (request_.training) sample.backward = sampled(Pass::backward);
     }
     const std::vector<Backend> computing = computing_backends(layer.plan, request_.training);
-    for (std::string note :
-         {schedule::all_left_note(layer.plan, request_.training, sample.forward, sample.backward),
-          unmeasured_kernels_note(*request_.calibration, layer.plan, computing)})
-      if (!note.empty()) result_.notes.push_back(std::move(note));
+    note(schedule::all_left_note(layer.plan, request_.training, sample.forward, sample.backward));
+    note(unmeasured_kernels_note(*request_.calibration, layer.plan, computing));
   }
 
   [[nodiscard]] std::optional<schedule::StepBackends> sampled(Pass pass) {

@@ -69,6 +69,7 @@ std::vector<Fixed> fixed_choices(const PlanRequest& request, i64 world) {
   free("--tensor", &Constraints::tensor, number(fixed.tensor));
   free("--head-chunks", &Constraints::head_chunks, number(fixed.head_chunks));
   free("--zero", &Constraints::zero_stage, number(fixed.zero_stage));
+  free("--gate-phases", &Constraints::gate_phases, number(fixed.gate_phases));
   free("--method", &Constraints::method, word(fixed.method));
   free("--layout", &Constraints::layout, word(fixed.layout));
   free("--dkv-return", &Constraints::dkv_return, word(fixed.dkv_return));

@@ -51,11 +51,14 @@ bool is_product(int ring) {
   return false;
 }
 
-constexpr std::string_view of_gates = "gated attention ", of_laps = " runs laps inside laps";
+constexpr std::string_view of_gates = "gated attention ", of_phases = "gate_phases ",
+                           of_laps = " runs laps inside laps";
 
 /// Fixed choices that no layout of this ring has.
 std::string unsupported_choices(const Constraints& fixed, const Mesh& mesh) {
   if (const std::string why = gates_refused(fixed, mesh); !why.empty()) return std::string(of_gates) + why;
+  if (const std::string why = phases_refused(fixed, mesh.ring()); fixed.gated && !why.empty())
+    return std::string(of_phases) + why;
   if (std::string why = return_refused(fixed); !why.empty() && mesh.ring() > 1) return why;
   if (fixed.method && (*fixed.method)->two_level_ring && !is_product(mesh.ring()))
     return fmt::format(
@@ -89,6 +92,12 @@ std::string gates_refused(const Constraints& fixed, const Mesh& mesh) {
                       fixed.dkv_return.value_or(DkvReturn::circulate));
 }
 
+std::string phases_refused(const Constraints& fixed, std::optional<int> ring) {
+  if (!fixed.gate_phases) return "";
+  if (!fixed.gated) return "is for gated plans: other calls await all that they attend; leave it out";
+  return ring ? phases_refusal(*ring, *fixed.gate_phases) : "";
+}
+
 std::string return_refused(const Constraints& fixed) {
   if (fixed.dkv_return != DkvReturn::cycle || !fixed.method || (*fixed.method)->partials_travel) return "";
   return fmt::format("dkv_return cycle follows the hops of a ring; method {} has none",
@@ -103,6 +112,7 @@ std::vector<std::string> fixed_choice_remedies(const Constraints& fixed,
   };
   std::vector<std::string> remedies;
   if (fixed.gated && says(of_gates)) remedies.emplace_back("no --gated");
+  if (fixed.gate_phases && says(of_phases)) remedies.emplace_back("fewer --gate-phases");
   if (fixed.method && says(of_laps)) remedies.emplace_back("another --method");
   return remedies;
 }

@@ -12,8 +12,9 @@
 namespace usp {
 
 /// Least tensor degree first, then the shortest ring, which crosses the fewest hosts.
-[[nodiscard]] inline std::tuple<int, int, bool, int> complexity(const Choice& choice) {
-  return {choice.tensor(), choice.mesh.ring(), choice.method->two_level_ring, choice.head_chunks};
+[[nodiscard]] inline std::tuple<int, int, bool, int, int> complexity(const Choice& choice) {
+  return {choice.tensor(), choice.mesh.ring(), choice.method->two_level_ring, choice.head_chunks,
+          choice.gate_phases};
 }
 
 /// Of candidates as fast as the fastest (same_time) the simplest goes to the front. `list` is sorted by time

@@ -88,8 +88,17 @@ void note_scores(const PlanRequest& request, const PlanCandidate& best, std::vec
 void note_gates(const PlanRequest& request, const PlanCandidate& best, std::vector<std::string>& notes) {
   if (!best.choice.gated) return;
   Choice ungated = best.choice;
-  ungated.gated = false;
+  ungated.gated = false, ungated.gate_phases = 1;
   notes.push_back(gates_note(best.seconds_per_token, price_choice(request, ungated).seconds_per_token));
+  const CardBackends cards(*request.cluster, *request.calibration);
+  for (const LayerAttention& layer : best.attention) {
+    const AttentionPlan& plan = layer.plan;
+    std::string note =
+        stall_note(*request.calibration, cards.computing(plan, Pass::forward, {0, plan.shape.query_heads}));
+    if (note.empty()) continue;
+    notes.push_back(std::move(note));
+    return;
+  }
 }
 
 /// Why plan files of layers on cards name the host's backend.

@@ -15,7 +15,7 @@ constexpr double short_memory = 0.7;  ///< of the card: the smallest layout may 
 
 bool same_schedule(const Choice& a, const Choice& b) {
   return same_lead(a, b) && a.dkv_return == b.dkv_return && a.head_chunks == b.head_chunks &&
-         a.placement.order == b.placement.order;
+         a.gate_phases == b.gate_phases && a.placement.order == b.placement.order;
 }
 
 const MemoryRow& largest_row(const MemoryTable& table) {
@@ -127,6 +127,7 @@ PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals
     one.fixed.dkv_return = rival.dkv_return;
     one.fixed.head_chunks = rival.head_chunks;
     one.fixed.order = rival.placement.order;
+    if (rival.gated) one.fixed.gate_phases = rival.gate_phases;
     if (memory_settled) {
       one.fixed.zero_stage = rival.zero_stage;
       // Of the other modes the planner chooses on how many layers, which a fixed mode leaves at all of them.

@@ -126,9 +126,10 @@ typedef struct usp_attention_desc {
   int64_t replicated_q_count;  /**< pairs [0] */
   const int64_t* replicated_k;
   int64_t replicated_k_count;
-  int32_t gated;    /**< nonzero: attend remote blocks in one call with the own one, which awaits each as it
-                     * lands;    for USP_ALL_GATHER_KV [0] */
-  int32_t reserved; /**< [0] */
+  int32_t gated;       /**< nonzero: attend remote blocks in one call with the own one, which awaits each as
+                        * it lands; for USP_ALL_GATHER_KV [0] */
+  int32_t gate_phases; /**< calls of a gated forward pass: the own block, then growing lists of remote ones;
+                        * 0 is as 1 [1] */
 } usp_attention_desc;
 
 usp_status usp_attention_desc_init(usp_attention_desc* desc, size_t size);

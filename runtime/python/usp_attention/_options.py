@@ -33,7 +33,7 @@ class MeshOptions:
 
 
 _WORDS = {"layout": s.LAYOUTS, "method": s.METHODS, "dkv_return": s.DKV_RETURNS}
-RECIPE_OPTIONS = ("layout", "method", "dkv_return", "keep_entry", "gated")
+RECIPE_OPTIONS = ("layout", "method", "dkv_return", "keep_entry", "gated", "gate_phases")
 OTHER_OPTIONS = ("backend", "ring_transport", "ulysses_transport", "capacity_tokens", "watchdog_s", "check",
                  "forward_only")
 CREATE_OPTIONS = ("plan", "ring", "ulysses", *RECIPE_OPTIONS, *OTHER_OPTIONS)
@@ -75,6 +75,8 @@ def _checked(name: str, value):
         return _check.word(name, value, _WORDS[name])
     if name in ("keep_entry", "gated"):
         return _check.flag(name, value)
+    if name == "gate_phases":
+        return _check.integer(name, value, 1, 4, of="calls of a gated forward pass")
     return _check.integer(name, value, 1, s.INT32_MAX, of="a number of ranks")
 
 

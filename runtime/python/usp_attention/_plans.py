@@ -50,6 +50,7 @@ class Recipe:
     head_chunks: int = 1
     keep_entry: bool = True
     gated: bool = False
+    gate_phases: int = 1
     backend: str = "cpu"
 
     @property
@@ -69,7 +70,7 @@ class Recipe:
         return cls(ring=desc.ring, ulysses=desc.ulysses, ring_outer=desc.ring_outer, method=s.METHODS[desc.method],
                    layout=s.LAYOUTS[desc.layout], dkv_return=s.DKV_RETURNS[desc.dkv_return],
                    head_chunks=desc.head_chunks, keep_entry=bool(desc.save_exchanged_qkv), gated=bool(desc.gated),
-                   backend=s.BACKENDS[desc.backend])
+                   gate_phases=desc.gate_phases, backend=s.BACKENDS[desc.backend])
 
 
 MAX_TOKENS = s.UNBOUNDED - 1
@@ -106,7 +107,7 @@ class Plan:
         desc.layout = s.index_of(s.LAYOUTS, recipe.layout, "layout")
         desc.dkv_return = s.index_of(s.DKV_RETURNS, recipe.dkv_return, "dkv_return")
         desc.head_chunks, desc.prune = recipe.head_chunks, prune
-        desc.save_exchanged_qkv, desc.gated = recipe.keep_entry, recipe.gated
+        desc.save_exchanged_qkv, desc.gated, desc.gate_phases = recipe.keep_entry, recipe.gated, recipe.gate_phases
         desc.backend = s.index_of(s.BACKENDS, recipe.backend, "backend")
         if terms.causal:
             desc.diff_min, desc.diff_max = 0, s.UNBOUNDED if terms.window is None else terms.window - 1

@@ -58,7 +58,7 @@ class AttentionDesc(Struct):
                 ("scale", c_double), ("softcap", c_double), ("dropout", c_double), ("block_tokens", c_int64),
                 ("replicated_q", POINTER(c_int64)), ("replicated_q_count", c_int64),
                 ("replicated_k", POINTER(c_int64)), ("replicated_k_count", c_int64),
-                ("gated", c_int32), ("reserved", c_int32)]
+                ("gated", c_int32), ("gate_phases", c_int32)]
 
 
 class CommOptions(Struct):

@@ -79,28 +79,30 @@ class Mesh:
     def create(cls, device_mesh=None, *, plan=None, ring: int | None = None, ulysses: int | None = None,
                layout: str | None = None, method: str | None = None, dkv_return: str | None = None,
                backend: str = "auto", ring_transport: str = "auto", ulysses_transport: str = "auto",
-               keep_entry: bool | None = None, gated: bool | None = None, capacity_tokens: int | None = None,
-               watchdog_s: float = 60.0, check: bool | None = None, forward_only: bool = False) -> "Mesh":
+               keep_entry: bool | None = None, gated: bool | None = None, gate_phases: int | None = None,
+               capacity_tokens: int | None = None, watchdog_s: float = 60.0, check: bool | None = None, forward_only: bool = False) -> "Mesh":
         """Collective over the mesh.
 
         device_mesh: a DeviceMesh with the dimensions ("ring", "ulysses"), in this order; or one dimension, whose
         ranks `ring` and `ulysses` then split; None: one rank. Its groups are used here only, to exchange an
         address. plan: a plan file's path or text, or a planner's Candidate, which fixes ring, ulysses, layout,
-        method, dkv_return, keep_entry and gated. layout: zigzag (default), contiguous, striped or balanced; method:
+        method, dkv_return, keep_entry, gated and gate_phases. layout: zigzag (default), contiguous, striped or balanced; method:
         ring (default), ring_direct or all_gather_kv; double_ring comes with a plan, which has its inner ring;
         dkv_return: circulate, direct or cycle;
         backend: auto is cpu, and on GPUs the plan's where it loads, else cudnn where that does (on compute capability
         9.0 its backward), else mma; *_transport: copy_engine or nccl, auto
         is copy_engine; keep_entry: backward reuses q, k, v as forward exchanged them (True), or exchanges them
         again; gated: method all_gather_kv attends remote keys in one call with the own ones, which awaits each block
-        as it lands (its gain has not been measured); capacity_tokens: refuse longer steps (None: any length); watchdog_s: a wait for another rank that
+        as it lands (its gain has not been measured), forward in gate_phases calls (1 to 4: the own block, then growing lists
+        of remote ones); capacity_tokens: refuse longer steps (None: any length); watchdog_s: a wait for another rank that
         lasts longer ends the job; check: compare layer, sinks and seed among ranks before each forward (None:
         on CPUs); forward_only: the workspace is forward's alone, and backward is refused. Raises UsageError, DisagreementError where ranks pass different options, CommunicationError.
         """
         from ._bootstrap import device_of, meet, mesh_degrees
 
         recipe = recipe_of(plan, dict(ring=ring, ulysses=ulysses, layout=layout, method=method,
-                                       dkv_return=dkv_return, keep_entry=keep_entry, gated=gated))
+                                       dkv_return=dkv_return, keep_entry=keep_entry, gated=gated,
+                                       gate_phases=gate_phases))
         device = device_of(device_mesh)
         asked = (ring, ulysses) if plan is None else (recipe.ring, recipe.ulysses)
         recipe = dataclasses.replace(recipe, **dict(zip(("ring", "ulysses"), mesh_degrees(device_mesh, *asked))))

@@ -80,6 +80,7 @@ class Candidate:
     flop_per_s_per_device: float | None = None
     mfu: float | None = None
     backend: str | None = None
+    gate_phases: int | None = None
 
     def recipe(self):
         """What Mesh.create(plan=...) runs."""
@@ -87,7 +88,8 @@ class Candidate:
 
         return Recipe(ring=self.mesh.ring, ulysses=self.mesh.ulysses, ring_outer=self.mesh.ring_outer,
                       method=self.method, layout=self.layout, dkv_return=self.dkv_return,
-                      head_chunks=self.head_chunks, gated=self.gated, backend=self.backend or "cpu")
+                      head_chunks=self.head_chunks, gated=self.gated, gate_phases=self.gate_phases or 1,
+                      backend=self.backend or "cpu")
 
     def two_lines(self) -> str:
         """The two lines of a training loop and the command that launches it, for this layout."""
@@ -123,6 +125,8 @@ class Candidate:
             return (f'plan="plan.json")  # what plan_file() gave: {self.head_chunks} head chunks, '
                     f"{self.mesh.ring_outer} outer ring ranks")
         gated = ", gated=True" if self.gated else ""
+        if (self.gate_phases or 1) > 1:
+            gated += f", gate_phases={self.gate_phases}"
         return f"layout={self.layout!r}, method={self.method!r}, dkv_return={self.dkv_return!r}{gated})"
 
     def _checkpointing(self) -> str:
@@ -305,7 +309,7 @@ def _choices(candidate: Candidate, asked: dict) -> dict:
         if candidate.mesh.ulysses > 1:
             fixed["order"] = candidate.order
         if candidate.gated:
-            fixed["gated"] = True
+            fixed.update(gated=True, gate_phases=candidate.gate_phases)
     if training:
         fixed.update(recompute=candidate.recompute, zero_stage=candidate.zero_stage)
         if candidate.offload:
@@ -326,8 +330,8 @@ def plan(model: Any, cluster: str | os.PathLike | Mapping, *, seq: int, batch: i
          documents: Sequence[int] = (), devices: int | None = None, nodes: int | None = None, dtype: str = "bf16",
          causal: bool = True, training: bool = True, recompute: str | None = None, zero_stage: int | None = None,
          ring: int | None = None, ulysses: int | None = None, data: int | None = None, tensor: int | None = None,
-         method: str | None = None, layout: str | None = None, gated: bool | None = None, expert: int | None = None, pipeline: int = 1,
-         global_batch: int | None = None, objective: str | None = None, device_bytes: int | None = None,
+         method: str | None = None, layout: str | None = None, gated: bool | None = None, gate_phases: int | None = None,
+         expert: int | None = None, pipeline: int = 1, global_batch: int | None = None, objective: str | None = None, device_bytes: int | None = None,
          calibration: str | os.PathLike | None = None, max_candidates: int | None = None) -> PlanResult:
     """Lays out a step: which ring x ulysses mesh, method and layout, at what time and memory.
 
@@ -336,13 +340,13 @@ def plan(model: Any, cluster: str | os.PathLike | Mapping, *, seq: int, batch: i
     this machine's GPUs. seq: tokens of a row; batch: rows per data-parallel replica; documents: lengths packed
     into a row; devices: how many the cluster must have; nodes: hosts like those of the source; global_batch: rows of
     all replicas, whose number then follows; objective: throughput or latency (None: as `usp plan`); gated: attention
-    awaits each block of all_gather_kv as it lands (never chosen: notes and flag costs say what it gains or costs). The
-    other keywords fix what the planner would choose. Raises Infeasible with the remedies, InvalidInput, UsageError.
+    awaits each block of all_gather_kv as it lands (never chosen: notes and flag costs say what it gains or costs), forward
+    in gate_phases calls (1 to 4; None: as many as have the least price). The other keywords fix what the planner would choose. Raises Infeasible with the remedies, InvalidInput, UsageError.
     """
     documents = _check.integers("documents", documents)
     _plain(seq=seq, batch=batch, devices=devices, nodes=nodes, dtype=dtype, causal=causal, training=training,
            recompute=recompute, zero_stage=zero_stage, ring=ring, ulysses=ulysses, data=data, tensor=tensor, method=method,
-           layout=layout, gated=gated, expert=expert, pipeline=pipeline, global_batch=global_batch, objective=objective,
+           layout=layout, gated=gated, gate_phases=gate_phases, expert=expert, pipeline=pipeline, global_batch=global_batch, objective=objective,
            device_bytes=device_bytes, max_candidates=max_candidates)
     request: dict = {
         "model": _model(model),
@@ -350,7 +354,7 @@ def plan(model: Any, cluster: str | os.PathLike | Mapping, *, seq: int, batch: i
         "workload": _given(seq=seq, batch=batch, dtype=dtype, causal=causal, training=training,
                            documents=documents or None, expert=expert, pipeline=pipeline),
         "fixed": _given(ring=ring, ulysses=ulysses, data=data, tensor=tensor, method=method, layout=layout,
-                        gated=gated, recompute=recompute, zero_stage=zero_stage),
+                        gated=gated, gate_phases=gate_phases, recompute=recompute, zero_stage=zero_stage),
         "memory": _given(device_bytes=device_bytes),
         **_given(calibration=None if calibration is None else _check.path("calibration", calibration),
                  max_candidates=max_candidates, global_batch=global_batch, objective=objective),
@@ -369,7 +373,7 @@ def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, 
 
     calibration: a shipped one's name or a file that `usp calibrate` wrote; None is the cluster's own. backend: None is
     the fastest of those that it measured, and without one cpu. fixed: ring, ulysses, method, layout, dkv_return,
-    head_chunks, order, gated. Raises as `plan`.
+    head_chunks, order, gated, gate_phases. Raises as `plan`.
     """
     if (cluster is None) == (ranks is None):
         raise UsageError("plan_attention takes one of cluster and ranks")
@@ -394,7 +398,7 @@ def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, 
     return AttentionResult.from_json(_ask(lib().usp_plan_attention_json, request))
 
 
-_FIXED = ("ring", "ulysses", "method", "layout", "dkv_return", "head_chunks", "order", "gated")
+_FIXED = ("ring", "ulysses", "method", "layout", "dkv_return", "head_chunks", "order", "gated", "gate_phases")
 
 
 def _plain(**arguments) -> None:

@@ -19,7 +19,8 @@ torch = import_torch()
 
 def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = None, ulysses: int | None = None,
                 layout: str | None = None, method: str | None = None, dkv_return: str | None = None,
-                keep_entry: bool | None = None, gated: bool | None = None, plan=None, seed: int = 0, **options) -> None:
+                keep_entry: bool | None = None, gated: bool | None = None, gate_phases: int | None = None, plan=None,
+                seed: int = 0, **options) -> None:
     """Runs `body(mesh)` on so many threads, each a rank of a mesh of its own that lives for the call.
 
     ring, ulysses: degrees (default: ring = ranks); the rest as Mesh.create; seed: of dropout. Returns when all
@@ -32,7 +33,7 @@ def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = 
     if plan is None:
         ring, ulysses = split_ranks(ranks, ranks if ring is ulysses is None else ring, ulysses, "run_threads")
     recipe = recipe_of(plan, dict(ring=ring, ulysses=ulysses, layout=layout, method=method, dkv_return=dkv_return,
-                                   keep_entry=keep_entry, gated=gated))
+                                   keep_entry=keep_entry, gated=gated, gate_phases=gate_phases))
     made = options_of(recipe, torch.device("cpu"), **options)
     seed = _check.integer("seed", seed, 0, 2**64 - 1)
     interrupted = threading.Event()

@@ -27,7 +27,7 @@ usp_attention_desc defaults() {
   d.layout = USP_ZIGZAG;
   d.dkv_return = USP_DKV_CIRCULATE;
   d.head_chunks = 1;
-  d.save_exchanged_qkv = 1;
+  d.save_exchanged_qkv = d.gate_phases = 1;
   d.diff_min = -USP_UNBOUNDED;
   d.diff_max = USP_UNBOUNDED;
   return d;
@@ -88,6 +88,7 @@ AttentionPlan plan_of(const usp_attention_desc& d) {
   p.backend = listed_backend(d.backend, "backend");
   p.prune = d.prune != 0;
   p.gated = d.gated != 0;
+  if (d.gate_phases != 0) p.gate_phases = d.gate_phases;
   p.save_exchanged_qkv = d.save_exchanged_qkv != 0;
   p.sink = d.sink != 0;
   p.return_lse = d.return_lse != 0;
@@ -122,6 +123,7 @@ usp_attention_desc desc_of(const usp_plan& handle) {
   d.backend = static_cast<int32_t>(index_of(p.backend));
   d.prune = p.prune;
   d.gated = p.gated;
+  d.gate_phases = p.gate_phases;
   d.sink = p.sink;
   d.return_lse = p.return_lse;
   d.alibi = p.score.alibi;

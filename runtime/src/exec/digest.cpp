@@ -46,7 +46,8 @@ std::uint64_t digest(const AttentionPlan& plan) {
       .add(plan.band.diff_max)
       .add(plan.dkv_return)
       .add(plan.split_own_block)
-      .add(plan.gated);
+      .add(plan.gated)
+      .add(plan.gate_phases);
   d.add(plan.head_chunks)
       .add(plan.prune)
       .add(plan.save_exchanged_qkv)

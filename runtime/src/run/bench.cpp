@@ -22,6 +22,7 @@ AttentionPlan on_one_rank(AttentionPlan plan) {
   plan.mesh = {1, 1, 1};
   plan.dkv_return = DkvReturn::circulate;
   plan.split_own_block = plan.gated = false;
+  plan.gate_phases = 1;
   plan.head_chunks = 1;
   plan.replicated_q.clear();
   plan.replicated_k.clear();

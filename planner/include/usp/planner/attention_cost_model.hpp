@@ -105,6 +105,8 @@ struct KernelData {
   std::string scaled_from;       ///< calibration whose fits were scaled; empty: measured here
   bool same_generation = false;  ///< the card that was measured runs the same kernels
   bool uncalibrated = false;
+
+  [[nodiscard]] bool knows_multiprocessors() const { return !uncalibrated && sm_count > 0; }
 };
 
 /// Whether scores take three quarters of a call's time: its errors are then those of the rate, not of launch

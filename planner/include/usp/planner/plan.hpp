@@ -98,7 +98,8 @@ struct Choice {
   DkvReturn dkv_return = DkvReturn::circulate;
   int head_chunks = 1;
   bool prune = false;
-  bool gated = false;  ///< AttentionPlan::gated
+  bool gated = false;   ///< AttentionPlan::gated
+  int gate_phases = 1;  ///< AttentionPlan::gate_phases
   Recompute recompute = Recompute::full;
   Offload offload = {};
   int zero_stage = 3;
@@ -218,6 +219,8 @@ struct LegalityInput {
 /// Why fixed.gated has no meaning on a mesh, beside the other fixed choices, in words that read on from
 /// "gated" or "--gated"; empty: it has, or is not asked for.
 [[nodiscard]] std::string gates_refused(const Constraints& fixed, const Mesh& mesh);
+/// Why fixed.gate_phases has no meaning on a ring (empty: of a length that is not fixed), likewise.
+[[nodiscard]] std::string phases_refused(const Constraints& fixed, std::optional<int> ring);
 /// Why the fixed method has not the fixed way of returning dK/dV: "dkv_return cycle follows ..."; empty: it
 /// has, or they are not both fixed.
 [[nodiscard]] std::string return_refused(const Constraints& fixed);

@@ -87,6 +87,9 @@ struct AttentionResult {
 [[nodiscard]] std::string block_pattern_note(const ScoreRules& score);
 /// What the gates of a plan gain or cost beside the same layout without them, of which both times are.
 [[nodiscard]] std::string gates_note(double gated_s, double ungated_s);
+/// What is said of a gated plan whose forward pass stalls for a time that its price cannot tell; empty: it
+/// can. @param computes forward
+[[nodiscard]] std::string stall_note(const Calibration& calibration, Backend computes);
 
 /// What is said of a price that is of other devices than those that execute the plan; empty where they are
 /// the same. `all_devices` means threads of a host.

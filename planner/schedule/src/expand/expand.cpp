@@ -316,7 +316,7 @@ class Expander {
       }
       step.backend = choose_backend(plan_, out_.pass, step.query_heads,
                                     out_.slices.data() + step.slices.begin, step.slices.count);
-      if (w.in_list) join_list(step, operand_of(w, Tensor::k), tick);
+      if (w.list > 0) join_list(step, w.list, operand_of(w, Tensor::k), tick);
     }
     for (const Operand& operand : operation) {
       if (operand.wanted != nullptr && !operand.wanted(plan_)) continue;
@@ -326,12 +326,12 @@ class Expander {
       if (operand.tensor == Tensor::o || operand.tensor == Tensor::lse) land(id, tick);
     }
     out_.steps.push_back(step);
-    list_open_ = w.in_list;
+    last_list_ = w.list;
   }
-  /// Joins a step to the list that the one before is in, and finds what brings its block.
-  void join_list(Step& step, BufferId keys, int tick) {
+  /// Joins a step to the one before, where that is of the same list, and finds what brings its block.
+  void join_list(Step& step, int list, BufferId keys, int tick) {
     const Tick& in = out_.ticks[static_cast<std::size_t>(tick)];
-    if (list_open_ && size(out_.steps) > in.steps.begin) {
+    if (list == last_list_ && size(out_.steps) > in.steps.begin) {
       const Step& last = out_.steps.back();
       step.joined = last.is(*step.operation) && last.query_heads == step.query_heads &&
                     last.kv_heads == step.kv_heads && last.backend.use == step.backend.use;
@@ -362,7 +362,7 @@ class Expander {
   /// Rows of a buffer: all, or those of the one block of several that a step of a list attends to.
   [[nodiscard]] Range rows_of_block(const ComputeOp& w, Tensor tensor) {
     const Buffer& b = buffer(operand_of(w, tensor));
-    if (!w.in_list || w.offsets.begin == 0) return {0, b.rows};
+    if (w.list == 0 || w.offsets.begin == 0) return {0, b.rows};
     const int row =
         plan_.mesh.row_at(plan_.mesh.ring_of(rank_), Mesh::back(plan_.mesh.shift_of(w.offsets.begin)));
     const auto end = out_.pieces.begin() + b.pieces.begin + b.pieces.count;
@@ -467,7 +467,7 @@ class Expander {
   const int rank_;
   const PeerReach reach_;
   RankSchedule out_;
-  bool list_open_ = false;                   ///< the last step is in a list
+  int last_list_ = 0;                        ///< ComputeOp::list of the last step
   std::map<BufferId, std::int32_t> landed_;  ///< the tick in which it is whole
   std::array<std::array<BufferId, place_count>, tensor_count> held_{};
   Selection selection_;

@@ -250,6 +250,7 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   plan.head_chunks = small_integer(reader, "head_chunks");
   if (reader.has("split_own_block")) plan.split_own_block = reader.boolean("split_own_block");
   if (reader.has("gated")) plan.gated = reader.boolean("gated");
+  if (reader.has("gate_phases")) plan.gate_phases = small_integer(reader, "gate_phases");
   plan.prune = reader.boolean("prune");
   plan.save_exchanged_qkv = reader.boolean("save_exchanged_qkv");
   plan.sink = reader.boolean("sink");

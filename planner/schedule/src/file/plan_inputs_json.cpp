@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan_inputs_json.hpp"
 
+#include "usp/schedule/gate_phases.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/words.hpp"
 
@@ -54,6 +55,7 @@ Json fixed_json(const Constraints& fixed) {
   // Absent is its default, so that files written before it keep their digest.
   if (fixed.offload) json["offload"] = offload_json(*fixed.offload);
   if (fixed.gated) json["gated"] = true;
+  if (fixed.gated && fixed.gate_phases) json["gate_phases"] = *fixed.gate_phases;
   return json;
 }
 
@@ -115,6 +117,8 @@ Constraints fixed_in(ObjectReader reader) {
   fixed.zero_stage = maybe_int(reader, "zero_stage", 0, 3);
   fixed.offload = offload_in(reader);
   if (reader.has("gated")) fixed.gated = reader.maybe_boolean("gated").value_or(false);
+  if (reader.has("gate_phases"))
+    fixed.gate_phases = maybe_int(reader, "gate_phases", 1, schedule::max_gate_phases);
   reader.finish();
   return fixed;
 }

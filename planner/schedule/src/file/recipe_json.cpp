@@ -62,6 +62,7 @@ Json recipe_json(const AttentionPlan& plan) {
                {"replicated_k", ranges_json(plan.replicated_k)}};
   if (plan.split_own_block) json["split_own_block"] = true;
   if (plan.gated) json["gated"] = true;
+  if (plan.gate_phases != 1) json["gate_phases"] = plan.gate_phases;
   return json;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/schedule/generate.hpp"
 
+#include "usp/schedule/gate_phases.hpp"
+
 #include <utility>
 
 namespace usp::schedule {
@@ -297,13 +299,16 @@ class Generator {
     if (&operation == &operations::attend_grad)
       w.overwrite_dkv = dkv != result_place() || (k == 0 && begins_dkv());
     if (&operation == &operations::attend_grad && k == 0 && splits(c)) w.part = HeadPart::first_half;
-    w.in_list = key_.gated;
-    if (!w.in_list) {
+    if (!key_.gated) {
       pass_->work.push_back(w);
       return;
     }
+    const int phases = &operation == &operations::attend ? key_.gate_phases : 1;
     const RingOffsets blocks = w.offsets;
+    int end = blocks_through_phase(ring_, phases, 0);
+    w.list = 1;
     for (int d = blocks.begin; d < blocks.end; ++d) {
+      while (d >= end) end = blocks_through_phase(ring_, phases, w.list++);
       w.offsets = offsets(d, d + 1);
       pass_->work.push_back(w);
     }

@@ -62,6 +62,7 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   key.dkv_return = plan.dkv_return;
   key.split_own_block = plan.split_own_block;
   key.gated = plan.gated && may_gate(plan);
+  if (key.gated) key.gate_phases = plan.gate_phases;
   key.replicated_q = !plan.replicated_q.empty();
   key.replicated_k = !plan.replicated_k.empty();
   key.exchanged = has_row_layout(plan);

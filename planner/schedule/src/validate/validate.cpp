@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
+#include "usp/schedule/gate_phases.hpp"
 #include "usp/schedule/generate.hpp"
 #include "usp/schedule/kernel_traits.hpp"
 #include "usp/schedule/limits.hpp"
@@ -86,6 +87,10 @@ void check_mesh_of(const AttentionPlan& plan) {
          "is for rings whose own block stays at home: not ring 1, and not dkv_return cycle");
   if (plan.gated && !schedule::may_gate(plan))
     fail("gated", gate_refusal(plan.mesh, plan.method, plan.dkv_return));
+  if (plan.gate_phases > 1 && !plan.gated)
+    fail("gate_phases", "is for gated plans: other calls await all that they attend; leave it out");
+  if (const std::string why = phases_refusal(plan.mesh.ring(), plan.gate_phases); !why.empty())
+    fail("gate_phases", why);
 }
 
 void check_score(const AttentionPlan& plan) {
@@ -155,6 +160,7 @@ void check_plan_sizes(const AttentionPlan& plan) {
   check_shape(plan.shape);
   check_degrees(plan.mesh);
   check_units(plan);
+  within("gate_phases", plan.gate_phases, 1, schedule::max_gate_phases);
   within("band/diff_min", plan.band.diff_min, -unbounded, unbounded);
   within("band/diff_max", plan.band.diff_max, -unbounded, unbounded);
   within("score/block_tokens", plan.score.block_tokens, 0, max_tokens);
@@ -175,6 +181,12 @@ std::string gate_refusal(const Mesh& mesh, Method method, DkvReturn dkv_return) 
       "needs blocks that come straight from their owners to memory which holds them all; method {} attends "
       "one block after another in slots that are filled again, so use method {}",
       word_of(method), fmt::join(others, " or "));
+}
+
+std::string phases_refusal(int ring, int phases) {
+  if (phases <= ring) return "";
+  return fmt::format("{} exceeds the ring of {}: every phase attends a block; use at most {}", phases, ring,
+                     std::min(ring, schedule::max_gate_phases));
 }
 
 void check_mesh(const Mesh& mesh) {

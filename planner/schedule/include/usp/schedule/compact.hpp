@@ -88,15 +88,16 @@ struct TransferOp {
   std::int32_t due = 0;
   TokenSelect tokens;
   HeadSelect heads;
-  bool gated = false;  ///< the step of its tick that reads it awaits it (ComputeOp::in_list)
+  bool gated = false;  ///< the step of its tick that reads it awaits it (ComputeOp::list)
 };
 
 /// A computation inside one tick: the rank's query rows against the key blocks at `offsets`. `overwrite`: its
 /// results hold nothing yet. Where a pass has one unit they get nothing else, and are rounded once.
 /// `overwrite_dkv`: dk and dv hold nothing yet, whatever dq holds.
 ///
-/// `in_list`: neighbours in a tick that agree in operation, heads and backend are computed by one call for a
-/// list of blocks, in this order. Each awaits the gated transfers of its tick that bring its block.
+/// `list`: neighbours in a tick that have the same, above 0, and agree in operation, heads and backend are
+/// computed by one call for a list of blocks, in this order. Each awaits the gated transfers of its tick that
+/// bring its block. Lists of a tick count from 1, and each goes on with the results of the one before.
 struct ComputeOp {
   const Operation* operation = &operations::attend;
   BufferSlot q = BufferSlot::home;
@@ -107,8 +108,8 @@ struct ComputeOp {
   BufferSlot dkv = BufferSlot::row;
   bool overwrite = false;
   bool overwrite_dkv = false;
-  bool in_list = false;
   HeadPart part = HeadPart::all;
+  std::int8_t list = 0;
   std::int16_t chunk = 0;
   std::int32_t tick = 0;
   RingOffsets offsets;

@@ -22,6 +22,7 @@ struct ScheduleKey {
   Method method;
   DkvReturn dkv_return = DkvReturn::circulate;
   bool split_own_block = false, gated = false;
+  int gate_phases = 1;
   bool exchanged = false;  ///< row layout differs from home layout
   bool replicated_q = false, replicated_k = false, shared_kv = false;
   bool direct = false;  ///< rounds_once()

@@ -85,6 +85,9 @@ struct AttentionPlan {
   /// Remote blocks are attended in one call with the own one, which awaits each as it lands, instead of a
   /// second one behind all of them (schedule::may_gate says for which plans).
   bool gated = false;
+  /// Calls of a gated forward pass, one after another: the own block, then growing lists of remote ones
+  /// (schedule::blocks_through_phase), each of which awaits its own blocks alone. 1: one call for all.
+  int gate_phases = 1;
   bool save_exchanged_qkv = true;  ///< backward finds q, k, v in row layout as forward left them
   bool sink = false;               ///< one learned logit per query head joins the softmax
   bool return_lse = false;         ///< forward returns lse in home layout too

@@ -31,7 +31,8 @@ struct Constraints {
   std::optional<Recompute> recompute;
   std::optional<Offload> offload;
   std::optional<int> zero_stage;
-  bool gated = false;  ///< AttentionPlan::gated, which the planner never chooses
+  bool gated = false;              ///< AttentionPlan::gated, which the planner never chooses
+  std::optional<int> gate_phases;  ///< AttentionPlan::gate_phases; of gated plans
 };
 
 /// Memory limits and tiles.

@@ -23,6 +23,9 @@ void check_mesh(const Mesh& mesh);
 /// (schedule::may_gate).
 [[nodiscard]] std::string gate_refusal(const Mesh& mesh, Method method, DkvReturn dkv_return);
 
+/// Why no gated plan of this ring has so many AttentionPlan::gate_phases, likewise; empty: one has.
+[[nodiscard]] std::string phases_refusal(int ring, int phases);
+
 /// The part of it on which every expansion and price relies, whatever the plan is worth: TokenMap and
 /// AttentionPricer ask it themselves. Ranges of all sizes, and bytes that 64 bits count.
 void check_plan_sizes(const AttentionPlan& plan);
