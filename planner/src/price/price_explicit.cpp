@@ -153,9 +153,11 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
     for (auto& [work, time] : slowest) {
       // Schedules may hold work that no plan generates.
       const auto number = static_cast<std::size_t>(work);
-      if (number < pass.work.size()) sum.await(share_awaited(pass.work[number], plan.mesh));
+      const bool generated = number < pass.work.size();
+      if (generated) sum.await(share_awaited(pass.work[number], plan.mesh));
       if (lists.is_shared(work)) time.seconds *= lists.share();
       sum.work(time);
+      if (generated) sum.complete(share_completed(pass.work[number], plan.mesh));
     }
     (void)sum.exchange(started);
     sum.tick(t, started, ticks, !options_.overlap);

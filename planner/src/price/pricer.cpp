@@ -343,6 +343,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
       if (w.operation->has_pairs && w.offsets.begin != 0) time.seconds += expanded_s;
       sum.await(share_awaited(w, plan.mesh));
       sum.work(time);
+      sum.complete(share_completed(w, plan.mesh));
     }
     sum.tick(t, *started, ticks, !options_.overlap);
   }
