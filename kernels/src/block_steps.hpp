@@ -8,8 +8,8 @@
 
 namespace usp::kernels {
 
-/// A list of blocks as a step of each, one after the other, each behind its gate. Where the result of all of
-/// them, o or dq, is to be rounded, it is summed in scratch memory first.
+/// A list of blocks as a step of each, one after the other, each behind its gate and before its completion.
+/// Where the result of all of them, o or dq, is to be rounded, it is summed in scratch memory first.
 template <class Args>
 class BlockSteps final : public PreparedStep<BlockList<Args>> {
  public:
@@ -46,6 +46,7 @@ class BlockSteps final : public PreparedStep<BlockList<Args>> {
       const Args& block = list.blocks[i];
       if (!memory_.await(list.gate(i), static_cast<int>(i), list.watch, block.scope.progress)) return;
       steps_[static_cast<std::size_t>(i)]->run(summed(block));
+      memory_.complete(list.completion(i), list.watch);
     }
     if (sum_ == nullptr) return;
     const Args& first = list.front();

@@ -108,6 +108,7 @@ void check(const AttendGradArgs& a, bool rounds_results) {
 
 void check(const AttendBlocks& list, bool rounds_results) {
   check_count(list.count);
+  expects(list.completions == nullptr, "blocks of forward have no gradients to complete");
   const AttendArgs& first = list.front();
   for (const AttendArgs& a : list) {
     expects(is_same(a.q, first.q) && is_same(a.o, first.o) && is_same(a.lse, first.lse) &&
@@ -122,6 +123,8 @@ void check(const AttendBlocks& list, bool rounds_results) {
 
 void check(const AttendGradBlocks& list, bool rounds_results) {
   check_count(list.count);
+  expects(list.completions == nullptr || list.gates == nullptr || list.watch.fault != nullptr,
+          "completions of blocks behind gates need a word that says whether a wait was given up");
   const AttendGradArgs& first = list.front();
   for (const AttendGradArgs& a : list) {
     expects(is_same(a.q, first.q) && is_same(a.d_o, first.d_o) && is_same(a.lse, first.lse) &&

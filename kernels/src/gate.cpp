@@ -49,4 +49,9 @@ bool Memory::await(const Gate& gate, int block, const GateWatch& watch, const Pr
   return true;
 }
 
+void Memory::complete(const Completion& completion, const GateWatch& watch) {
+  if (completion.flag == nullptr || (watch.fault != nullptr && load(watch.fault) != 0)) return;
+  std::atomic_ref<std::uint32_t>(*completion.flag).store(completion.value, std::memory_order_release);
+}
+
 }  // namespace usp::kernels

@@ -181,8 +181,9 @@ class RingRank {
   kernels::View q_, k_, v_, d_o_, o_, dq_, dk_, dv_;
 };
 
-/// How the blocks of a list come.
-enum class Coming : std::uint8_t { ungated, open, copied };
+/// How the blocks of a list come: behind no gates, open ones (and backward says when each is complete), or as
+/// they are copied.
+enum class Coming : std::uint8_t { ungated, open, completing, copied };
 
 /// The blocks of a rank's hops as one list: o and dq are rounded once, dk and dv of every block are partials
 /// in the type of sums, as they travel.
@@ -208,6 +209,8 @@ class OneList {
     source_.emplace(attend_.front().k, gpu.stream.get());
     arrivals_.emplace(attend_.size());
     *fault() = 0;
+    for (std::size_t i = 0; i < grads_.size(); ++i)
+      completions_.push_back({reinterpret_cast<std::uint32_t*>(complete_.data()) + i, 1});
     ungated_ = {kernel_->prepare_blocks(list_of(attend_, nullptr)),
                 kernel_->prepare_blocks(list_of(grads_, nullptr))};
     gated_ = {kernel_->prepare_blocks(list_of(attend_, arrivals_->open())),
@@ -220,7 +223,9 @@ class OneList {
                                    [&] {
                                      const kernels::Gate* const gates = this->gates(coming);
                                      kernel_->delta(delta_);
-                                     steps.backward->run(list_of(grads_, gates));
+                                     kernels::AttendGradBlocks list = list_of(grads_, gates);
+                                     if (coming == Coming::completing) list.completions = completions_.data();
+                                     steps.backward->run(list);
                                    });
     if (*fault() != 0) throw EnvironmentError("copies did not get through beside the kernel");
     return times;
@@ -243,7 +248,7 @@ class OneList {
   }
   [[nodiscard]] const kernels::Gate* gates(Coming coming) {
     if (coming == Coming::ungated) return nullptr;
-    if (coming == Coming::open) return arrivals_->open();
+    if (coming != Coming::copied) return arrivals_->open();
     return arrivals_->begin(gpu_.stream.get(), [&](std::size_t block, device::StreamHandle stream) {
       return source_->copy_to(attend_[block].k, stream) + source_->copy_to(attend_[block].v, stream);
     });
@@ -258,7 +263,8 @@ class OneList {
   kernels::DeltaArgs delta_;
   std::optional<Source> source_;
   std::optional<Arrivals> arrivals_;
-  device::PinnedBuffer fault_{sizeof(std::uint32_t)};
+  device::PinnedBuffer fault_{sizeof(std::uint32_t)}, complete_{4096};  ///< of at most 1024 blocks
+  std::vector<kernels::Completion> completions_;
   Steps ungated_, gated_;
 };
 
@@ -313,14 +319,14 @@ void compare(const Job& job, int rank) {
                            {"in waves", waves.pairs(), {}}};
   const std::size_t launch = rows.size();
   if (list)
-    for (const char* name : {"in one launch", "behind open gates", "behind copies"})
+    for (const char* name : {"in one launch", "behind open gates", "completing blocks", "behind copies"})
       rows.push_back({name, hops.pairs(), {}});
   std::vector<double> copied;
   for (int round = -2; round < job.rounds; ++round) {
     for (RingRank* r : {&hops, &waves}) r->arrive(round < 0);
     std::vector<Times> times = {full.run(), own.run(), hops.run(), waves.run()};
     if (list)
-      for (const Coming coming : {Coming::ungated, Coming::open, Coming::copied})
+      for (const Coming coming : {Coming::ungated, Coming::open, Coming::completing, Coming::copied})
         times.push_back(list->run(coming));
     if (list && round >= 0) copied.push_back(list->copied_gb_s());
     for (std::size_t i = 0; round >= 0 && i < rows.size(); ++i) rows[i].add(times[i]);

@@ -37,7 +37,9 @@ class GatedTrial {
   GatedTrial(const Problem& problem, std::uint32_t epoch)
       : run(problem.c, problem.in, even_blocks(problem.c.k_rows, block_count), true),
         flags_(block_count, epoch - 1),
-        gates_(block_count) {
+        gates_(block_count),
+        complete_(block_count, epoch - 1) {
+    for (std::uint32_t& word : complete_) completions_.push_back({&word, epoch});
     for (std::size_t block = 1; block < block_count; ++block) {
       for (const Tensor4* tensor : run.arriving(block)) payloads_.push_back(tensor->memory());
       gates_[block].flag = &flags_[block];
@@ -77,9 +79,16 @@ class GatedTrial {
     for (kernels::AttendArgs& a : blocks) a.scope.progress = progress;
     run_once(kernel, list_of(blocks));
   }
-  void grad(kernels::AttentionKernel& kernel) {
-    const std::vector<kernels::AttendGradArgs> blocks = run.grad_args();
-    run_once(kernel, list_of(blocks));
+  void grad(kernels::AttentionKernel& kernel, const kernels::Progress& progress = {}) {
+    std::vector<kernels::AttendGradArgs> blocks = run.grad_args();
+    for (kernels::AttendGradArgs& a : blocks) a.scope.progress = progress;
+    kernels::AttendGradBlocks list = list_of(blocks);
+    if (awaits_completions) list.completions = completions_.data();
+    run_once(kernel, list);
+  }
+  /// Whether the call has said that a block is complete.
+  [[nodiscard]] bool is_complete(std::size_t block) {
+    return std::atomic_ref(complete_[block]).load(std::memory_order_acquire) == completions_[block].value;
   }
   template <class Args>
   [[nodiscard]] kernels::BlockList<Args> list_of(const std::vector<Args>& blocks) const {
@@ -88,10 +97,13 @@ class GatedTrial {
 
   BlockTrial run;
   kernels::GateWatch watch;
+  bool awaits_completions = false;
 
  private:
   std::vector<std::uint32_t> flags_;
   std::vector<kernels::Gate> gates_;
+  std::vector<std::uint32_t> complete_;
+  std::vector<kernels::Completion> completions_;
   std::vector<std::vector<std::byte>> payloads_;
 };
 
@@ -187,6 +199,80 @@ TEST_P(AttentionContract, WaitsAtGatesMakeProgress) {
   gated.attend(*kernel, progress);
   EXPECT_GE(transfers.calls, 20 * (block_count - 1));
   EXPECT_EQ(forward_bits(gated.run), forward_bits(problem.ungated));
+}
+
+/// A block arrives once the one before it is complete, and has its final gradients then.
+TEST_P(AttentionContract, BlocksAreCompleteBeforeLaterOnesArrive) {
+  const auto kernel = make();
+  const Problem problem(*kernel, type());
+  GatedTrial gated(problem, 1);
+  gated.deliver_all();
+  gated.attend(*kernel);
+  gated.run.delta(*kernel);
+  struct Blocks {
+    GatedTrial& gated;
+    std::size_t complete = 0;
+    std::vector<std::vector<std::byte>> gradients;  ///< as they were when their block was complete
+    void keep() {
+      for (const Tensor4* x : gated.run.gradients(complete)) gradients.push_back(x->memory());
+      ++complete;
+    }
+  };
+  std::uint32_t fault = 0;
+  gated.watch = {nullptr, 60'000'000'000, &fault};
+  gated.awaits_completions = true;
+  gated.begin_pass(2);
+  for (std::size_t block = 0; block < block_count; ++block) EXPECT_FALSE(gated.is_complete(block));
+  Blocks blocks{gated};
+  gated.grad(*kernel, {[](void* context) {
+                         auto& all = *static_cast<Blocks*>(context);
+                         if (all.complete + 1 == block_count || !all.gated.is_complete(all.complete)) return;
+                         all.keep();
+                         EXPECT_FALSE(all.gated.is_complete(all.complete)) << "it has not arrived";
+                         all.gated.deliver(all.complete);
+                       },
+                       &blocks});
+  ASSERT_EQ(blocks.complete + 1, block_count);
+  EXPECT_TRUE(gated.is_complete(blocks.complete));
+  blocks.keep();
+  EXPECT_EQ(fault, 0U);
+  for (std::size_t block = 0; block < block_count; ++block)
+    for (std::size_t i = 0; i < 2; ++i)
+      EXPECT_TRUE(blocks.gradients[2 * block + i] == gated.run.gradients(block)[i]->memory()) << block;
+  const Results a = gated.run.results(), b = problem.ungated.results();
+  EXPECT_EQ(a.dq, b.dq);
+  EXPECT_EQ(a.dk, b.dk);
+  EXPECT_EQ(a.dv, b.dv);
+}
+
+TEST_P(AttentionContract, AWaitThatIsGivenUpCompletesNothingMore) {
+  const auto kernel = make();
+  const Problem problem(*kernel, type());
+  GatedTrial gated(problem, 1);
+  std::uint32_t fault = 0;
+  gated.watch = {nullptr, 2'000'000, &fault};
+  gated.awaits_completions = true;
+  gated.deliver(1), gated.deliver(3);
+  gated.grad(*kernel);
+  EXPECT_EQ(kernels::GateFault::of(fault).block, 2);
+  EXPECT_TRUE(gated.is_complete(1));
+  EXPECT_FALSE(gated.is_complete(2));
+  EXPECT_FALSE(gated.is_complete(3));
+}
+
+TEST_P(AttentionContract, CompletionsThatNobodyCouldTrustAreRefused) {
+  const auto kernel = make();
+  const Problem problem(*kernel, type());
+  GatedTrial gated(problem, 1);
+  const std::vector<kernels::AttendGradArgs> grads = gated.run.grad_args();
+  const std::vector<kernels::AttendArgs> blocks = gated.run.attend_args();
+  const std::vector<kernels::Completion> completions(block_count);
+  kernels::AttendGradBlocks unwatched = gated.list_of(grads);
+  unwatched.completions = completions.data();
+  EXPECT_THROW((void)kernel->prepare_blocks(unwatched), InternalError);
+  kernels::AttendBlocks forward = gated.list_of(blocks);
+  forward.completions = completions.data();
+  EXPECT_THROW((void)kernel->prepare_blocks(forward), InternalError);
 }
 
 TEST_P(AttentionContract, GatesThatNeverOpenEndTheCall) {

@@ -99,6 +99,10 @@ class BlockTrial {
   [[nodiscard]] std::array<Tensor4*, 2> arriving(std::size_t block) {
     return {&blocks_[block].k, &blocks_[block].v};
   }
+  /// dk and dv of a block.
+  [[nodiscard]] std::array<const Tensor4*, 2> gradients(std::size_t block) const {
+    return {&blocks_[block].dk, &blocks_[block].dv};
+  }
   /// dk and dv of all blocks added up.
   [[nodiscard]] Results results() const {
     Results r = trial.results();

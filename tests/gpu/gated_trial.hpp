@@ -17,6 +17,7 @@
 #include <optional>
 #include <random>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 /// Lists whose blocks of keys arrive on a GPU during the call. There is one GPU: copies from page-locked
@@ -59,7 +60,7 @@ class GatedTrial {
       : host(c, in, even_blocks(c.k_rows, count), true),
         memory_(memory),
         flags_(0, count * static_cast<i64>(flag_stride * sizeof(std::uint32_t))),
-        words_(static_cast<i64>((static_cast<std::size_t>(count) + 2) * sizeof(std::uint32_t))),
+        words_(static_cast<i64>((2 * static_cast<std::size_t>(count) + 2) * sizeof(std::uint32_t))),
         gates_(static_cast<std::size_t>(count)),
         call_end_(0) {
     Trial& t = host.trial;
@@ -78,6 +79,7 @@ class GatedTrial {
     }
     std::fill_n(words(), static_cast<std::size_t>(count), first_epoch - 1);
     words()[count] = words()[count + 1] = 0;
+    for (i64 i = 0; i < count; ++i) completions_.push_back({words() + count + 2 + i, 0});
     const std::vector<std::uint32_t> flags(static_cast<std::size_t>(count) * flag_stride, first_epoch - 1);
     memory.from_host(flags_.data(), flags.data(), flags_.bytes());
     watch = {words() + count, gate_limit_ns, words() + count + 1};
@@ -109,6 +111,14 @@ class GatedTrial {
       device::check_driver(write(stream, address_of(flag(block)), epoch, CU_STREAM_WRITE_VALUE_DEFAULT),
                            "cuStreamWriteValue32");
     }
+  }
+  /// The next backward passes say which blocks are complete.
+  void await_completions() {
+    for (kernels::Completion& c : completions_) *c.flag = 0, c.value = 1;
+    awaits_completions_ = true;
+  }
+  [[nodiscard]] bool is_complete(std::size_t block) {
+    return std::atomic_ref(*completions_[block].flag).load(std::memory_order_acquire) == 1;
   }
   /// Lets a block go on its way.
   void release(std::size_t block) { release(block, gates_[block].value); }
@@ -147,7 +157,9 @@ class GatedTrial {
   }
   template <class Args>
   [[nodiscard]] kernels::BlockList<Args> list_of(const std::vector<Args>& blocks, bool gated) const {
-    return {blocks.data(), static_cast<i64>(blocks.size()), gated ? gates_.data() : nullptr, watch};
+    const bool completes = awaits_completions_ && std::is_same_v<Args, kernels::AttendGradArgs>;
+    return {blocks.data(), static_cast<i64>(blocks.size()), gated ? gates_.data() : nullptr, watch,
+            completes ? completions_.data() : nullptr};
   }
   void attend(kernels::AttentionKernel& kernel, bool gated) {
     const std::vector<kernels::AttendArgs> blocks = attend_args();
@@ -165,8 +177,10 @@ class GatedTrial {
   /// o, lse, delta, dq, then dk and dv by block.
   [[nodiscard]] const std::deque<DeviceCopy>& results() const { return results_; }
   static constexpr std::size_t forward_results = 2, dq_result = 3;
-  void poison_results() {
-    for (DeviceCopy& x : results_) x.poison();
+  /// dk of a block, before its dv.
+  [[nodiscard]] static constexpr std::size_t dk_result(std::size_t block) { return 4 + 2 * block; }
+  void poison_results(std::size_t first = 0) {
+    for (std::size_t i = first; i < results_.size(); ++i) results_[i].poison();
   }
   /// After all calls; the trial on the host then holds the results.
   void bring_back() {
@@ -197,8 +211,10 @@ class GatedTrial {
 
   kernels::Memory& memory_;
   device::DeviceBuffer flags_;
-  device::PinnedBuffer words_;  ///< by block: it may go; then stop and fault
+  device::PinnedBuffer words_;  ///< by block: it may go; stop and fault; by block: complete
   std::vector<kernels::Gate> gates_;
+  std::vector<kernels::Completion> completions_;
+  bool awaits_completions_ = false;
   std::deque<DeviceCopy> results_, keys_;  ///< results(); k and v by block
   std::optional<DeviceCopy> q_, d_o_;
   std::deque<device::PinnedBuffer> sources_;  ///< as keys_

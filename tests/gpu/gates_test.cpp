@@ -11,6 +11,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -257,6 +260,110 @@ TEST_P(Gates, FlagsThatAreSetLetCallsPass) {
   expect_equal(gated, truth);
 }
 
+/// dk and dv of a block, as they are when it has been seen complete. Allocates nothing while calls run.
+class Snapshot {
+ public:
+  Snapshot(const GatedTrial& run, std::size_t block) {
+    for (const std::size_t i : {GatedTrial::dk_result(block), GatedTrial::dk_result(block) + 1}) {
+      sources_.push_back(&run.results()[i]);
+      kept_.emplace_back(sources_.back()->bytes()), now_.emplace_back(sources_.back()->bytes());
+    }
+  }
+  void take() { copy_to(kept_); }
+  /// Whether they are that still.
+  [[nodiscard]] bool is_final() {
+    copy_to(now_);
+    const auto same = [](const device::PinnedBuffer& a, const device::PinnedBuffer& b) {
+      return std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.bytes())) == 0;
+    };
+    return std::equal(kept_.begin(), kept_.end(), now_.begin(), same);
+  }
+
+ private:
+  void copy_to(const std::deque<device::PinnedBuffer>& buffers) {
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      device::copy_to_host(buffers[i].data(), sources_[i]->data(), buffers[i].bytes(), stream_.get());
+    stream_.synchronize();
+  }
+
+  device::Stream stream_{0};
+  std::vector<const DeviceCopy*> sources_;
+  std::deque<device::PinnedBuffer> kept_, now_;
+};
+
+[[nodiscard]] bool comes_true(const std::function<bool()>& holds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!holds() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  return holds();
+}
+
+/// Each block but the first goes on its way once the one before has been seen complete. So many claims that a
+/// launch works on one block after the other.
+TEST_P(Gates, BlocksAreCompleteBeforeLaterOnesArrive) {
+  constexpr std::size_t count = 4;
+  for (const i64 head_dim : {64, 128}) {
+    Case c = causal_blocks(head_dim, 1);
+    c.query_heads = {0, 48};
+    const Inputs in(c, DType::bf16, DType::bf16);
+    GatedTrial gated(c, in, count, *memory_);
+    gated.attend(*kernel_, false);
+    gated.delta(*kernel_);
+    memory_->synchronize();
+    const std::vector<kernels::AttendGradArgs> grads = gated.grad_args();
+    const auto backward = kernel_->prepare_blocks(gated.list_of(grads, true));
+    std::deque<Snapshot> seen;
+    for (std::size_t block = 1; block < count; ++block) seen.emplace_back(gated, block);
+    gated.await_completions();
+    gated.begin_pass(1);
+    gated.arrive();
+    backward->run(gated.list_of(grads, true));  // every kernel has been launched
+    memory_->synchronize();
+    for (std::uint32_t epoch = 2; epoch <= 6; ++epoch) {
+      gated.poison_results(GatedTrial::dq_result);
+      gated.begin_pass(epoch);
+      memory_->synchronize();
+      gated.await_completions();
+      gated.release(1);
+      backward->run(gated.list_of(grads, true));
+      for (std::size_t block = 1; block < count; ++block) {
+        ASSERT_TRUE(comes_true([&] { return gated.is_complete(block); })) << "block " << block;
+        seen[block - 1].take();
+        if (block + 1 == count) break;
+        EXPECT_FALSE(gated.is_complete(block + 1)) << "it has not arrived";
+        gated.release(block + 1);
+      }
+      memory_->synchronize();
+      EXPECT_TRUE(gated.is_complete(0));
+      EXPECT_EQ(gated.fault().reason, Reason::none);
+      for (Snapshot& block : seen) EXPECT_TRUE(block.is_final()) << head_dim << " " << epoch;
+    }
+  }
+}
+
+/// In the end all blocks are complete, few claims, small blocks and those that nothing sees too.
+TEST_P(Gates, CallsCompleteAllBlocks) {
+  for (const int group : {1, 4})
+    for (const i64 head_dim : {64, 128, 192}) {
+      Case c = one_slice("few queries", banded(200, 640, 0, unbounded), head_dim);
+      c.slices.front().q_pos = 100;
+      c.query_heads = {0, 4}, c.group = group;
+      const Inputs in(c, DType::bf16, DType::bf16);
+      const Truth truth = ungated(c, in, 5);
+      GatedTrial gated(c, in, 5, *memory_);
+      gated.await_completions();
+      gated.poison_results();
+      gated.attend(*kernel_, false);
+      gated.delta(*kernel_);
+      gated.begin_pass(1);
+      gated.release_all();
+      gated.grad(*kernel_, true);
+      gated.bring_back();
+      expect_equal(gated, truth);
+      for (std::size_t block = 0; block < 5; ++block)
+        EXPECT_TRUE(gated.is_complete(block)) << head_dim << " " << group << " " << block;
+    }
+}
+
 TEST_P(Gates, BlocksThatNeverArriveEndTheCall) {
   const Case c = causal_blocks(128, 4);
   const Inputs in(c, DType::bf16, DType::bf16);
@@ -264,6 +371,7 @@ TEST_P(Gates, BlocksThatNeverArriveEndTheCall) {
   GatedTrial gated(c, in, 4, *memory_);
   const std::vector<kernels::AttendArgs> blocks = gated.attend_args();
   const std::vector<kernels::AttendGradArgs> grads = gated.grad_args();
+  gated.await_completions();
   const auto forward = kernel_->prepare_blocks(gated.list_of(blocks, true));
   const auto backward = kernel_->prepare_blocks(gated.list_of(grads, true));
   std::uint32_t epoch = 0;
@@ -287,6 +395,7 @@ TEST_P(Gates, BlocksThatNeverArriveEndTheCall) {
                      std::to_string(took.count()));
       EXPECT_EQ(gated.fault().reason, reason);
       EXPECT_EQ(gated.fault().block, 2);
+      EXPECT_FALSE(gated.is_complete(2)) << "it never arrived";
       gated.set_stop(0), gated.clear_fault();
     }
   gated.watch.limit_ns = gate_limit_ns;

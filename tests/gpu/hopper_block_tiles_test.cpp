@@ -132,8 +132,7 @@ void check_runs(const Draw& draw, i64 count) {
   EXPECT_TRUE(std::is_permutation(a.begin(), a.end(), b.begin(), b.end())) << draw.text();
 
   ASSERT_LE(runs.busy.size(), static_cast<std::size_t>(max_blocks + 1));
-  ASSERT_EQ(runs.busy.back(), table.busy);
-  ASSERT_EQ(runs.all.size(), runs.busy.size());
+  ASSERT_EQ(runs.busy, runs.all);
   ASSERT_EQ(runs.all.back(), static_cast<int>(table.tiles.size()));
   int at = 0, block = -1;
   for (const int end : runs.busy) {
@@ -143,8 +142,7 @@ void check_runs(const Draw& draw, i64 count) {
       const TileEntry& above = table.tiles[static_cast<std::size_t>(at == first ? at : at - 1)];
       EXPECT_EQ(tile.block, above.block) << draw.text() << ": a run is of one block";
       EXPECT_LE(tile.streamed_tiles, above.streamed_tiles) << draw.text();
-      EXPECT_GT(tile.streamed_tiles, 0);
-      if (at == first && !(tile.block == 0 && end == table.busy)) {
+      if (at == first && !(tile.block == 0 && end == runs.all.back())) {
         EXPECT_GT(tile.block, block) << draw.text() << ": blocks follow in the order of the list";
         block = tile.block;
       }
@@ -258,7 +256,6 @@ TEST(HopperBlockTiles, ListsOfNothing) {
   EXPECT_EQ(query_tiles({nullptr, 0}, 300, {{0, 8}, 4}, 128).table.busy, 0);
   TileTable<QuerySegment> idle = key_tiles({nullptr, 0}, {{300, true}}, {128, 64});
   const ClaimRuns runs = order_by_block(idle);
-  EXPECT_EQ(runs.busy, std::vector<int>{0});
   EXPECT_EQ(runs.all, std::vector<int>{3});
 }
 

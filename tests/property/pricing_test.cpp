@@ -255,6 +255,41 @@ TEST(Pricing, TheFirstOfSeveralPhasesRunsBesideTransfersWithoutGates) {
   EXPECT_EQ(three[1].total_s, two[1].total_s);
 }
 
+/// dK and dV of a remote block go home beside the work on later ones, over links that are idle: of three
+/// equal parts the last one at least comes behind the list. NCCL sends all of it then.
+TEST(Pricing, GradientsOfABlockGoHomeBesideTheWorkOnLaterOnes) {
+  for (const auto& [transport, ring] : {std::pair(Transport::copy_engine, 4), std::pair(Transport::nccl, 4)})
+    for (const i64 tokens : {i64{1} << 13, i64{1} << 17}) {
+      const topology::Cluster cluster = topology::read_synthetic("node:1 nvswitch gpu:4(h100-sxm)", "test");
+      LinkPricer links(cluster, machine().calibration);
+      AttentionPlan plan;
+      plan.mesh = {1, ring, 1};
+      plan.method = Method::all_gather_kv;
+      plan.shape = {1, tokens, tokens, 16, 16, 128, 128, DType::bf16};
+      ExecutionOptions options;
+      options.transport = transport;
+      AttentionPricer pricer(links, plan.shape, Documents::single(tokens, tokens), options);
+      std::vector<TickPrice> apart, gated, unused;
+      (void)pricer.price(plan, {}, &unused, &apart);
+      plan.gated = true;
+      unused.clear();
+      const AttentionPrice price = pricer.price(plan, {}, &unused, &gated);
+      ASSERT_EQ(gated.size() + 1, apart.size());
+      const double home = apart[3].intra_node_s, left = gated[2].intra_node_s;
+      EXPECT_GT(home, 0);
+      EXPECT_GE(left, home / (ring - 1) * (1 - 1e-9));
+      EXPECT_LE(left, home * (1 + 1e-9));
+      if (transport == Transport::nccl) {
+        EXPECT_NEAR(left, home, 1e-9 * home);
+      } else if (tokens == 1 << 17) {
+        EXPECT_NEAR(left, home / (ring - 1), 1e-9 * home) << "there is time for the others";
+      } else {
+        EXPECT_LT(left, home);
+      }
+      EXPECT_GE(price.backward.seconds, price.backward.compute_s * (1 - 1e-12));
+    }
+}
+
 TEST(Pricing, MoreBandwidthNeverCosts) {
   CaseGenerator g(13);
   for (int i = 0; i < 40; ++i) {

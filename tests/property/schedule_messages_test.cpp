@@ -86,6 +86,25 @@ void check_list_steps(const ScheduleCase& c, const schedule::RankSchedule& s, co
   });
 }
 
+/// What leaves early follows the one step that computes it, in the tick before its start.
+void check_early(const ScheduleCase& c, const schedule::RankSchedule& s, const schedule::Transfer& m) {
+  ASSERT_TRUE(c.plan.gated || !m.early) << describe(c);
+  ASSERT_TRUE(m.follows < 0 || (m.early && m.send)) << describe(c);
+  if (!m.early || !m.send) return;
+  ASSERT_LT(m.stage, 0) << describe(c);
+  std::set<std::int32_t> computing;
+  for_each(s.steps, s.ticks.at(static_cast<std::size_t>(m.start - 1)).steps,
+           [&](const schedule::Step& step, std::int32_t i) {
+             for_each(s.regions, m.regions, [&](const schedule::BufferRegion& region, std::int32_t) {
+               const bool writes = step[Tensor::dk] == region.buffer || step[Tensor::dv] == region.buffer;
+               if (writes && step.dk_rows.begin < region.rows.end && region.rows.begin < step.dk_rows.end)
+                 computing.insert(i);
+             });
+           });
+  ASSERT_LE(computing.size(), 1U) << describe(c);
+  ASSERT_EQ(m.follows, computing.empty() ? -1 : *computing.begin()) << describe(c);
+}
+
 /// Every transfer is posted once, at its start; every receive arrives once, at its due tick: for a step that
 /// awaits it, or at the end.
 void check_lists(const ScheduleCase& c, const schedule::RankSchedule& s) {
@@ -113,6 +132,7 @@ void check_lists(const ScheduleCase& c, const schedule::RankSchedule& s) {
   for (std::size_t i = 0; i < s.transfers.size(); ++i) {
     ASSERT_EQ(posted[i], 1) << describe(c);
     ASSERT_EQ(arrived[i], s.transfers[i].send ? 0 : 1) << describe(c);
+    check_early(c, s, s.transfers[i]);
   }
   for (int n : ran) ASSERT_EQ(n, 1) << describe(c);
 }
@@ -188,6 +208,7 @@ class Accesses {
     a.write = !t.send;
     a.ordered = !t.send && !direct;
     a.from = a.ordered ? 4 * t.due + 2 : 4 * t.start;
+    if (t.early && t.send) a.from = 4 * (t.start - 1) + 2;  // beside other steps: check_early
     a.to = t.send ? 4 * t.due + 3 : 4 * t.due + (gates_.contains(&t) ? 0 : 2);
     for_each(s_.regions, t.regions, [&](const schedule::BufferRegion& region, std::int32_t) {
       a.rows = region.rows;
@@ -195,7 +216,8 @@ class Accesses {
       note(region.buffer, a);
     });
     if (t.stage >= 0) {
-      Access stage{{0, 1}, {0, 1}, 4 * t.start, 4 * t.due + (t.send ? 3 : 2), true, false};
+      Access stage{{0, 1}, {0, 1}, 4 * (t.early ? t.start - 1 : t.start), 4 * t.due + (t.send ? 3 : 2),
+                   true,   false};
       note(t.stage, stage);
     }
   }

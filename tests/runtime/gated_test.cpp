@@ -18,9 +18,11 @@
 namespace usp::test {
 namespace {
 
-/// Says before each start which tick begins; hides gates where it has none.
+/// Says before each start which tick begins; hides gates where it has none. With completions it awaits what
+/// leaves early, and lets a remote block arrive once the one before is complete.
 struct Hooks {
   bool gates = true;
+  bool completions = false;
   std::function<void(std::int32_t tick)> before_start;
 };
 
@@ -28,24 +30,65 @@ class HookedChannels final : public comm::Channels {
  public:
   HookedChannels(std::unique_ptr<comm::Channels> inner, std::vector<comm::ChannelEnd> ends,
                  const Hooks& hooks)
-      : inner_(std::move(inner)), ends_(std::move(ends)), hooks_(hooks) {}
-  void begin() override { inner_->begin(); }
+      : inner_(std::move(inner)),
+        ends_(std::move(ends)),
+        hooks_(hooks),
+        flags_(ends_.size()),
+        complete_(ends_.size()) {}
+  void begin() override {
+    held_.clear(), announced_.clear();
+    std::fill(flags_.begin(), flags_.end(), 0);
+    std::fill(complete_.begin(), complete_.end(), 0);
+    inner_->begin();
+  }
   void start(const comm::ChannelStart* starts, i64 count) override {
     if (hooks_.before_start) hooks_.before_start(ends_[static_cast<std::size_t>(starts[0].channel)].tick);
+    for (i64 i = 0; i < count; ++i) {
+      const auto at = static_cast<std::size_t>(starts[i].channel);
+      if (!hooks_.completions || !ends_[at].early) continue;
+      EXPECT_EQ(complete_[at], ends_[at].send ? 1U : 0U) << "starts behind the call";
+    }
     inner_->start(starts, count);
   }
   [[nodiscard]] std::optional<comm::ReceiveGate> gate(std::int32_t channel) override {
-    EXPECT_TRUE(ends_[static_cast<std::size_t>(channel)].gated);
-    if (hooks_.gates) return inner_->gate(channel);
-    return {};
+    const auto at = static_cast<std::size_t>(channel);
+    EXPECT_TRUE(ends_[at].gated);
+    if (!hooks_.gates) return {};
+    auto gate = inner_->gate(channel);
+    if (!hooks_.completions) return gate;
+    held_.push_back({gate->gate, at});
+    gate->gate = {&flags_[at], 1};
+    return gate;
+  }
+  [[nodiscard]] std::optional<kernels::Completion> completion(std::int32_t channel) override {
+    const auto at = static_cast<std::size_t>(channel);
+    EXPECT_TRUE(ends_[at].early && ends_[at].send);
+    if (!hooks_.completions) return inner_->completion(channel);
+    announced_.push_back(at);
+    return kernels::Completion{&complete_[at], 1};
   }
   i64 wait(std::int32_t channel) override { return inner_->wait(channel); }
-  void progress() override { inner_->progress(); }
+  void progress() override {
+    inner_->progress();
+    const auto complete = std::count_if(announced_.begin(), announced_.end(),
+                                        [&](std::size_t at) { return complete_[at] == 1; });
+    for (std::size_t i = 0; i < held_.size(); ++i)
+      if (kernels::has_reached(*held_[i].gate.flag, held_[i].gate.value) &&
+          (announced_.empty() || static_cast<std::size_t>(complete) >= i))
+        flags_[held_[i].channel] = 1;
+  }
 
  private:
+  struct Held {
+    kernels::Gate gate;
+    std::size_t channel;
+  };
   std::unique_ptr<comm::Channels> inner_;
   std::vector<comm::ChannelEnd> ends_;
   const Hooks& hooks_;
+  std::vector<std::uint32_t> flags_, complete_;  ///< per channel
+  std::vector<Held> held_;                       ///< gates of this pass, in the order of the list
+  std::vector<std::size_t> announced_;           ///< channels of this pass
 };
 
 class HookedPlane final : public comm::DataPlane {
@@ -82,7 +125,7 @@ void expect_right(const TrialErrors& e, double tolerance) {
   std::vector<std::vector<std::byte>> bits(static_cast<std::size_t>(c.plan.mesh.size()));
   comm::run_threads(c.plan.mesh.size(), {.watchdog_s = 20}, [&](comm::Communicator& comm) {
     const auto kernel = kernels::make_cpu_kernel();
-    HookedPlane plane(comm, {.gates = gates, .before_start = {}});
+    HookedPlane plane(comm, {.gates = gates, .completions = false, .before_start = {}});
     const TrialErrors e = run_trial(c, plane, *kernel, {.debug_nan = true});
     SCOPED_TRACE(describe(c) + " rank " + std::to_string(comm.rank()));
     expect_right(e, 1e-2);
@@ -148,6 +191,20 @@ TEST(Gated, PhasesAwaitBlocksOfTheirOwn) {
       EXPECT_EQ(e.gated_calls[0], std::max(1, c.plan.gate_phases - 1));
       EXPECT_EQ(e.gated_calls[1], 1);
     });
+}
+
+/// Each rank sends dK and dV of two remote blocks home. The second one arrives once the first is complete.
+TEST(Gated, ABlockIsCompleteBeforeTheNextOneArrives) {
+  RuntimeCase c = small_case(3, 1);
+  c.documents = Documents::single(75, 75);
+  c.plan.band = {};
+  comm::run_threads(3, {.watchdog_s = 20}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
+    HookedPlane plane(comm, {.gates = true, .completions = true, .before_start = {}});
+    const TrialErrors e = run_trial(c, plane, *kernel);
+    expect_right(e, 1e-2);
+    EXPECT_EQ(e.gated_calls[1], 1);
+  });
 }
 
 /// The tick of the exchange that a gated call of the first chunk awaits.

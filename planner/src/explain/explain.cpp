@@ -85,8 +85,8 @@ std::string message_text(const MessageView& m, bool arrival) {
   const std::string size = fmt::format("{} {}", format_bytes(static_cast<double>(m.bytes)), word_of(m.wire));
   if (arrival)
     return fmt::format("{}{} from {}, {}", m.add ? "add  " : "land ", tensors, peers_text(m), size);
-  return fmt::format("{} {} {} {}, {}{}", m.send ? "send" : "recv", tensors, m.send ? "to" : "from",
-                     peers_text(m), size,
+  return fmt::format("{} {} {} {}, {}{}{}", m.send ? "send" : "recv", tensors, m.send ? "to" : "from",
+                     peers_text(m), size, m.early ? ", each block once it is complete" : "",
                      m.due > m.start ? fmt::format(", due at the end of tick {}", m.due) : "");
 }
 
@@ -163,14 +163,9 @@ Json range_json(Range range) {
 }
 
 Json message_json(const MessageView& m) {
-  return {{"transfer", m.move},
-          {"tensors", m.what},
-          {"direction", m.send ? "send" : "receive"},
-          {"accumulate", m.add},
-          {"wire_dtype", word_of(m.wire)},
-          {"start_tick", m.start},
-          {"due_tick", m.due},
-          {"peers", m.peers},
+  return {{"transfer", m.move},    {"tensors", m.what}, {"direction", m.send ? "send" : "receive"},
+          {"accumulate", m.add},   {"early", m.early},  {"wire_dtype", word_of(m.wire)},
+          {"start_tick", m.start}, {"due_tick", m.due}, {"peers", m.peers},
           {"bytes", m.bytes}};
 }
 

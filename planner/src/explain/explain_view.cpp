@@ -65,6 +65,7 @@ class Viewer {
     if (move.pairs > 1) view.what += fmt::format(" {}", word_of(move.from[1].tensor));
     view.send = transfer.send;
     view.add = transfer.write_mode == WriteMode::accumulate;
+    view.early = transfer.early;
     view.wire = transfer.wire;
     view.start = transfer.start;
     view.due = transfer.due;
@@ -167,7 +168,7 @@ std::string phases_words(int ring, int phases) {
 }
 
 /// What the runtime decides by, when a call is made.
-std::string gated_words(const AttentionPlan& a) {
+std::string gated_words(const AttentionPlan& a, bool training) {
   const std::string_view name = word_of(a.backend);
   std::string text =
       a.gate_phases == 1
@@ -186,6 +187,8 @@ std::string gated_words(const AttentionPlan& a) {
         fmt::format("; {} waits inside its launch forward, and backward launches a kernel per block", name);
   else
     text += fmt::format("; {} launches a kernel per block, each behind its arrival", name);
+  if (a.backend->on_gpu && training)
+    text += ". Over copy engines dK and dV of a block go home once it is complete, while the call goes on";
   if (a.backend->on_gpu)
     text +=
         ". Transfers by NCCL, ranks that share a GPU, and CUDA graphs have no gates: there the call runs "
@@ -222,7 +225,7 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer,
         a.dkv_return == DkvReturn::direct || !a.method->partials_travel
             ? "dK and dV of a block go straight home after each unit; the owner adds them in order"
             : "dK and dV ride on with their block, one hop behind it, and then go home");
-  if (a.gated) lines.push_back(gated_words(a));
+  if (a.gated) lines.push_back(gated_words(a, plan.training));
   if (plan.training && a.split_own_block)
     lines.emplace_back(
         "the own block is attended in two halves of its heads backward, the second while the last dK and dV "

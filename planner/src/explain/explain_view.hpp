@@ -26,6 +26,7 @@ struct MessageView {
   std::string what;  ///< "q", "k v"
   bool send = false;
   bool add = false;
+  bool early = false;  ///< it may travel from the tick before on
   DType wire = DType::bf16;
   int start = 0, due = 0;
   std::vector<int> peers;

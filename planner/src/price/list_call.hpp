@@ -18,6 +18,13 @@ namespace usp {
   return static_cast<double>(w.offsets.begin) / (mesh.ring() - 1);
 }
 
+/// How much of what goes home early leaves no sooner than a computation is done: its block's part and those
+/// of later ones.
+[[nodiscard]] inline double share_completed(const schedule::ComputeOp& w, const Mesh& mesh) {
+  if (!is_remote_in_list(w)) return 0;
+  return static_cast<double>(mesh.ring() - w.offsets.begin) / (mesh.ring() - 1);
+}
+
 /// One call for a list of blocks, as its tick is priced.
 struct ListCall {
   int number = 0;      ///< ComputeOp::list

@@ -189,7 +189,9 @@ LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
         lives.use(m.to[i], m.due);
       }
       const double staged = stage_bytes(m);
-      if (staged > 0) lives.lives.push_back({{m.to[0].tensor, BufferSlot::stage}, staged, t, m.due, false});
+      const int first = m.early ? t - 1 : t;
+      if (staged > 0)
+        lives.lives.push_back({{m.to[0].tensor, BufferSlot::stage}, staged, first, m.due, false});
     }
     for (; work < compact.work.size() && compact.work[work].tick == t; ++work)
       use_operands(lives, compact.work[work], t);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "early_transfers.hpp"
 #include "list_call.hpp"
 #include "staging.hpp"
 #include "timeline.hpp"
@@ -28,6 +29,7 @@ struct TickTransfers {
   double packing_s = 0, arrived_s = 0;  ///< kernels before the transfers, and on all arrivals
   double gated_s = 0;                   ///< of those that steps of the tick await
   bool has_gates = true;                ///< else all of them come before the steps
+  double early_s = 0;                   ///< of transfers that may travel in the tick before; not among sends
   double bytes = 0, comm_s = 0, band = 0;
   bool at_once = true;      ///< all are due in the tick in which they start
   bool priced = false;      ///< the tick is known where links are idle before it, and so after it
@@ -36,7 +38,7 @@ struct TickTransfers {
   void clear() {
     sends.clear();
     arrivals.clear();
-    packing_s = arrived_s = gated_s = bytes = comm_s = band = 0;
+    packing_s = arrived_s = gated_s = early_s = bytes = comm_s = band = 0;
     at_once = has_gates = true;
     priced = false;
   }
@@ -51,10 +53,12 @@ class PassAccumulator {
         options_(options),
         staging_band_(links.calibration().kernel.memory_bound(1).band),
         tick_s_(links.calibration().beside(options.transport).tick_s),
-        overlapped_(links.calibration().beside(options.transport), links.calibration().network.beside) {}
+        overlapped_(links.calibration().beside(options.transport), links.calibration().network.beside),
+        early_(links.calibration().beside(options.transport)) {}
 
   void start(int ticks) {
     overlapped_.start();
+    early_.start();
     serial_.start(ticks);
     compute_ = bytes_ = with_ = without_ = arrived_s_ = 0;
     posts_.clear();
@@ -78,6 +82,7 @@ class PassAccumulator {
     post.peers = move.peers;
     post.write_mode = move.write_mode;
     post.gated = move.gated;
+    post.early = move.early;
   }
 
   void work(const Estimate& estimate) {
@@ -94,6 +99,11 @@ class PassAccumulator {
     }
     if (share > 0)
       waits_.push_back({share, list_begin_s_ + (compute_ - list_begin_s_) / list.waves, list_begin_s_});
+  }
+
+  /// The work so far in this tick completes a block: a share of what goes home early leaves no sooner.
+  void complete(double share) {
+    if (share > 0) early_.complete(share, compute_);
   }
 
   /// What was posted becomes exchanges, made in `out`, or those of the call before where the same was posted.
@@ -143,19 +153,26 @@ class PassAccumulator {
       least = std::max(least, started.has_gates ? wait.share * started.gated_s + compute - wait.before_s
                                                 : started.gated_s + compute - wait.list_begin_s);
     list_ = 0;
+    const double work = compute;
     compute += started.packing_s;
     if (compute > 0 && !started.sends.empty()) compute += tick_s_;
-    const bool alone = started.at_once && overlapped_.idle() && serial_.idle(t) && waits_.empty();
+    const bool alone =
+        started.at_once && started.early_s <= 0 && overlapped_.idle() && serial_.idle(t) && waits_.empty();
     waits_.clear();
     if (!(alone && started.priced && compute == started.with.compute_s)) {
       for (const TickTransfers::Send& send : started.sends) {
         overlapped_.post(t + send.flight, send.intra_node_s, send.inter_node_s);
         serial_.post(t + send.flight, send.intra_node_s, send.inter_node_s);
       }
+      const EarlyTransfers::Rest early = early_.rest(started.early_s);
+      overlapped_.post(t, early.seconds, 0);
+      serial_.post(t, started.early_s, 0);
       started.with = overlapped_.run(t, compute, least);
+      started.with.total_s += early.added_s;
       started.without = serial_.run(t, compute);
       started.priced = alone;
     }
+    early_.end_tick(started.with, work);
     bytes_ += started.bytes;
     arrived_s_ += started.arrived_s;
     result_.comm_s += started.comm_s;
@@ -187,10 +204,10 @@ class PassAccumulator {
     std::uint8_t pairs = 1;
     schedule::Peers peers = schedule::Peers::self;
     WriteMode write_mode = WriteMode::overwrite;
-    bool gated = false;
+    bool gated = false, early = false;
     [[nodiscard]] bool travels_with(const Post& other) const {
       return pattern == other.pattern && peers == other.peers && flight == other.flight &&
-             write_mode == other.write_mode && gated == other.gated;
+             write_mode == other.write_mode && gated == other.gated && early == other.early;
     }
     friend bool operator==(const Post&, const Post&) = default;
   };
@@ -257,10 +274,18 @@ class PassAccumulator {
     return options_.transport == Transport::copy_engine && time.inter_node_s <= 0;
   }
 
+  /// On hosts payload leaves after the call. Whatever has no gates has no call to leave from.
+  [[nodiscard]] bool leaves_early(const TransferTime& time) const {
+    return has_gates(time) && links_.calibration().link_class != host_links;
+  }
+
   void send(TickTransfers& out, const Post& post, const TransferTime& time, double rounds, double pack_s) {
     const auto with_pack = [&](double seconds) { return seconds > 0 ? seconds * rounds + pack_s : 0; };
     const double intra_node_s = with_pack(time.intra_node_s), inter_node_s = with_pack(time.inter_node_s);
-    out.sends.push_back({post.flight, intra_node_s, inter_node_s});
+    if (post.early && leaves_early(time))
+      out.early_s += intra_node_s;
+    else
+      out.sends.push_back({post.flight, intra_node_s, inter_node_s});
     out.at_once = out.at_once && post.flight == 0;
     const double longest = std::max(intra_node_s, inter_node_s);
     if (post.gated) {
@@ -278,6 +303,7 @@ class PassAccumulator {
   double staging_band_, tick_s_;
   Timeline overlapped_;
   SerialTimeline serial_;
+  EarlyTransfers early_;
   double compute_ = 0, bytes_ = 0, with_ = 0, without_ = 0;
   double arrived_s_ = 0;            ///< of kernels on arrivals
   std::vector<double> due_work_s_;  ///< the same by tick, where ticks are shown

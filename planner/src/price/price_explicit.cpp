@@ -153,13 +153,15 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
     for (auto& [work, time] : slowest) {
       // Schedules may hold work that no plan generates.
       const auto number = static_cast<std::size_t>(work);
-      if (number < pass.work.size() && pass.work[number].list > 0 && time.seconds > 0) {
+      const bool generated = number < pass.work.size();
+      if (generated && pass.work[number].list > 0 && time.seconds > 0) {
         const schedule::ComputeOp& w = pass.work[number];
         sum.enter(times.of_list(w, context.split->distinct_of(w.chunk, w.part), context.largest_block()),
                   share_awaited(w, plan.mesh));
       }
       if (lists.is_shared(work)) time.seconds *= lists.share();
       sum.work(time);
+      if (generated) sum.complete(share_completed(pass.work[number], plan.mesh));
     }
     (void)sum.exchange(started);
     sum.tick(t, started, ticks, !options_.overlap);

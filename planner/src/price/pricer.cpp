@@ -345,6 +345,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
         sum.enter(times.of_list(w, context.split->distinct_of(w.chunk, w.part), context.largest_block()),
                   share_awaited(w, plan.mesh));
       sum.work(time);
+      sum.complete(share_completed(w, plan.mesh));
     }
     sum.tick(t, *started, ticks, !options_.overlap);
   }

@@ -45,7 +45,7 @@ class KernelList final : public PreparedOperation {
   [[nodiscard]] kernels::BlockList<Args> blocks_of(const StepList& list) const {
     blocks_.clear();
     for (i64 i = 0; i < list.count; ++i) blocks_.push_back(args_of(list.steps[i]));
-    return {blocks_.data(), list.count, list.gates, list.watch};
+    return {blocks_.data(), list.count, list.gates, list.watch, list.completions};
   }
 
   mutable std::vector<Args> blocks_;  ///< its room is kept

@@ -51,6 +51,7 @@ PassRunner::PassRunner(const schedule::RankSchedule& schedule, kernels::Attentio
       begins_[static_cast<std::size_t>(schedule.buffers[i].first)].push_back(
           static_cast<schedule::BufferId>(i));
   sends_due_.resize(ticks);
+  early_send_.assign(schedule.steps.size(), -1);
   self_send_.assign(transfers, -1);
   channel_.assign(transfers, -1);
   region_begin_.resize(transfers);
@@ -63,6 +64,7 @@ PassRunner::PassRunner(const schedule::RankSchedule& schedule, kernels::Attentio
       channel_[i] = channels++;
       regions += static_cast<std::size_t>(region_count(t));
       if (t.send) sends_due_[static_cast<std::size_t>(t.due)].push_back(static_cast<std::int32_t>(i));
+      if (t.follows >= 0) early_send_[static_cast<std::size_t>(t.follows)] = static_cast<std::int32_t>(i);
     } else if (!t.send) {
       find_self_send(i);
     }
@@ -79,6 +81,7 @@ PassRunner::PassRunner(const schedule::RankSchedule& schedule, kernels::Attentio
   for (const schedule::Tick& tick : schedule.ticks)
     longest = std::max(longest, static_cast<std::size_t>(tick.steps.count));
   step_views_.resize(longest), step_calls_.resize(longest), gates_.resize(longest);
+  completions_.resize(longest);
   for (const schedule::Tick& tick : schedule.ticks)
     max_starts = std::max(max_starts, static_cast<std::size_t>(tick.posts.count));
   byte_regions_.resize(regions);
@@ -99,7 +102,8 @@ void PassRunner::find_self_send(std::size_t receive) {
 }
 
 bool PassRunner::is_exposed(const schedule::Transfer& t) const {
-  const auto begin = schedule_.ticks.begin() + t.start, end = schedule_.ticks.begin() + t.due + 1;
+  const auto begin = schedule_.ticks.begin() + t.start - (t.early ? 1 : 0),
+             end = schedule_.ticks.begin() + t.due + 1;
   return std::all_of(begin, end, [](const schedule::Tick& tick) { return tick.steps.count == 0; });
 }
 
@@ -117,6 +121,7 @@ std::vector<comm::ChannelEnd> PassRunner::ends(bool placed) {
     m.due = t.due;
     m.exposed = is_exposed(t);
     m.gated = t.gated;
+    m.early = t.early;
     m.operation = operation(schedule_.pass, t.write_mode);
     m.bytes = t.bytes;
     m.region_count = region_count(t);
@@ -284,7 +289,7 @@ StepList PassRunner::list_of(schedule::ListRef steps) {
     gates_[at] = {};
     is_list = is_list || step.gates.count > 0;
   }
-  return {step_calls_.data(), steps.count, is_list ? gates_.data() : nullptr, {}};
+  return {step_calls_.data(), steps.count, is_list ? gates_.data() : nullptr, {}, nullptr};
 }
 
 void PassRunner::compute(schedule::ListRef steps) {
@@ -293,6 +298,7 @@ void PassRunner::compute(schedule::ListRef steps) {
   PreparedOperation* operation = prepared_[first].find(list);
   if (operation == nullptr) operation = &prepared_[first].add(step_kernels_[first](kernel_, list));
   await_gates(steps, list);
+  announce_completions(steps, list);
   operation->run(list);
   close_gates(steps, list);
 }
@@ -326,6 +332,18 @@ void PassRunner::await_gates(schedule::ListRef steps, StepList& list) {
     gates_[step] = {};
   });
   list.watch = {};
+}
+
+/// What a gated call computes leaves block by block, where the transport lets it.
+void PassRunner::announce_completions(schedule::ListRef steps, StepList& list) {
+  if (list.watch.fault == nullptr) return;  // not gated
+  for (std::int32_t i = 0; i < steps.count; ++i) {
+    const std::int32_t send = early_send_[static_cast<std::size_t>(steps.begin + i)];
+    const auto completion =
+        send < 0 ? std::nullopt : channels_->completion(channel_[static_cast<std::size_t>(send)]);
+    completions_[static_cast<std::size_t>(i)] = completion.value_or(kernels::Completion{});
+    if (completion) list.completions = completions_.data();
+  }
 }
 
 /// After the call: the transfers that it awaited end. On the host one that never came ends the job, named

@@ -79,6 +79,7 @@ class PassRunner {
   [[nodiscard]] schedule::ListRef call_at(std::int32_t step, std::int32_t end) const;
   [[nodiscard]] StepList list_of(schedule::ListRef steps);
   [[nodiscard]] std::span<const std::int32_t> gates_of(std::int32_t step) const;
+  void announce_completions(schedule::ListRef steps, StepList& list);
   void await_gates(schedule::ListRef steps, StepList& list);
   void close_gates(schedule::ListRef steps, const StepList& list);
   void arrive(std::int32_t index);
@@ -106,8 +107,10 @@ class PassRunner {
   std::vector<StepViews> step_views_;                             ///< of one call, by step
   std::vector<StepCall> step_calls_;                              ///< likewise
   std::vector<kernels::Gate> gates_;                              ///< likewise
+  std::vector<kernels::Completion> completions_;                  ///< likewise
   std::vector<std::vector<schedule::BufferId>> begins_;           ///< per tick
   std::vector<std::vector<std::int32_t>> sends_due_;              ///< per tick: transfers
+  std::vector<std::int32_t> early_send_;                          ///< per step: what follows it; -1: nothing
   std::vector<std::int32_t> self_send_;                           ///< per transfer: a self receive's send
   std::vector<std::size_t> region_begin_;                         ///< per transfer, into byte_regions_
   std::vector<comm::StridedBytes> byte_regions_;

@@ -104,9 +104,14 @@ struct BlockList {
   i64 count = 0;
   const Gate* gates = nullptr;  ///< of each block; null: all have arrived
   GateWatch watch;              ///< of the waits at the gates
+  /// Backward: of each block; null: nobody awaits them. Behind gates the watch then has a `fault`.
+  const Completion* completions = nullptr;
 
   /// Of block `i`.
   [[nodiscard]] Gate gate(i64 i) const { return gates == nullptr ? Gate{} : gates[i]; }
+  [[nodiscard]] Completion completion(i64 i) const {
+    return completions == nullptr ? Completion{} : completions[i];
+  }
 
   [[nodiscard]] const Args& front() const { return blocks[0]; }
   [[nodiscard]] const Args* begin() const { return blocks; }

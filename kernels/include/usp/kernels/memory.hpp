@@ -71,6 +71,9 @@ class Memory {
   /// report of that. The host polls, and calls `progress` between polls; a GPU waits on the stream. False:
   /// the wait was given up, which the host alone knows by then.
   virtual bool await(const Gate& gate, int block, const GateWatch& watch, const Progress& progress);
+  /// Sets the flag once all that came before is visible to the whole system; not behind a wait that was given
+  /// up. On a GPU enqueued, by one thread of a kernel, as it asks the watch then.
+  virtual void complete(const Completion& completion, const GateWatch& watch);
   /// Blocks until everything enqueued so far is done.
   virtual void synchronize() = 0;
 };

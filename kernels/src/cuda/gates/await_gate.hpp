@@ -12,4 +12,7 @@ namespace usp::kernels::cuda {
 /// it in a hardware queue is not held up.
 void launch_await(const Gate& gate, int block, const GateWatch& watch, CUstream_st* stream);
 
+/// Sets the flag behind what the stream has done, unless a wait was given up.
+void launch_complete(const Completion& completion, const GateWatch& watch, CUstream_st* stream);
+
 }  // namespace usp::kernels::cuda

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-/// Waits at gates by one thread of a kernel.
+/// Waits at gates, and completions, by one thread of a kernel.
 namespace usp::kernels::gates {
 
 /// Polls before the thread rests between them, for times that double, and polls from one look at the watch to
@@ -22,6 +22,15 @@ inline constexpr unsigned busy_polls = 32, polls_per_look = 1024, first_rest_ns 
   std::uint32_t value;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];\n" : "=r"(value) : "l"(word) : "memory");
   return value;
+}
+/// Adds to a word of this GPU behind all that came before, and returns what it held.
+[[nodiscard]] __device__ __forceinline__ unsigned add_release(unsigned* word, unsigned value) {
+  unsigned held;
+  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;\n"
+               : "=r"(held)
+               : "l"(word), "r"(value)
+               : "memory");
+  return held;
 }
 [[nodiscard]] __device__ __forceinline__ std::uint64_t now_ns() {
   std::uint64_t time;
@@ -65,6 +74,16 @@ inline constexpr unsigned busy_polls = 32, polls_per_look = 1024, first_rest_ns 
   asm volatile("fence.proxy.async;\n" ::: "memory");
 #endif
   return true;
+}
+
+/// Sets the flag of a block whose gradients are written: before this call, or before releases that it has
+/// seen. One thread. Where some wait was given up, the watch's word has said so before what came of it was
+/// counted as written.
+__device__ __forceinline__ void complete(const Completion& completion, const GateWatch& watch) {
+  asm volatile("fence.acq_rel.sys;\n" ::: "memory");
+  if (watch.fault != nullptr && load_relaxed(watch.fault) != 0) return;
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;\n" ::"l"(completion.flag), "r"(completion.value)
+               : "memory");
 }
 
 }  // namespace usp::kernels::gates

@@ -142,54 +142,94 @@ __device__ __forceinline__ void each_claimed_step(const BackwardParams& p, const
   return (row & ~15) + 4 * ((row >> 1) & 3) + 2 * ((row >> 3) & 1) + (row & 1);
 }
 
+/// When a warp that prepares steps counts the claim before: so many steps into the next one that what was
+/// written is visible by then, so that nobody waits for it; or where its steps do not end for so long, as
+/// those of a block that is yet to arrive.
+inline constexpr int steps_to_count = 8;
+inline constexpr unsigned count_after_ns = 20'000;
+
+/// Counts a claim of a block that has ended, and tells when it was the block's last. One warp, which has read
+/// one claim more since.
+/// @param next the slot of the claim, into which the next one comes
+template <class S>
+__device__ __forceinline__ void count_claim(const BackwardParams& p, const BackwardShared<S>& shared,
+                                            const Ring<S::claim_slots>& next, int block) {
+  static_assert(S::claim_slots == 2);
+  shared.claim_empty(next.place).wait(next.parity ^ 1);
+  if (lane_of_warp() != 0 || p.completions[block].flag == nullptr) return;
+  if (gates::add_release(p.ended + block, 1) + 1 == p.block_claims[block])
+    gates::complete(p.completions[block], p.watch);
+}
+
 /// lse and delta of every step; one warp. The latency of memory is longer than a step: those of further steps
-/// are on their way while a step's are made ready.
+/// are on their way while a step's are made ready. It counts the claims too.
 template <class S>
 __device__ __forceinline__ void prepare_rows(const BackwardParams& p, const BackwardShared<S>& shared) {
   constexpr int ahead = S::stages - 2;
-  const int lane = lane_of_warp();
-  Ring<S::stages> ready;
-  int waiting = 0;  // steps
-  const auto finish_step = [&] {
-    float* const rows = shared.lse(ready.place);
+  Ring<S::claim_slots> claims;
+  Ring<S::stages> ring;
+  int waiting = 0;  // steps before the ring's place
+  int ending = -1;  // block of the claim before, which is yet to be counted; -1: there is none
+  const auto finish_steps = [&](int left) {
+    for (; waiting > left; --waiting) {
+      const int behind = ring.place - waiting, ready = behind < 0 ? behind + S::stages : behind;
+      float* const rows = shared.lse(ready);
 #pragma unroll
-    for (int i = lane; i < S::step_rows; i += 32) {
-      float &lse = rows[place_of_row(i)], &delta = rows[S::step_rows + place_of_row(i)];
-      // Rows without a sum have no probabilities.
-      const bool sees = lse != minus_infinity();
-      lse = sees ? lse * log2_e : -minus_infinity();
-      delta = sees ? delta * p.scale : 0.f;
+      for (int i = lane_of_warp(); i < S::step_rows; i += 32) {
+        float &lse = rows[place_of_row(i)], &delta = rows[S::step_rows + place_of_row(i)];
+        // Rows without a sum have no probabilities.
+        const bool sees = lse != minus_infinity();
+        lse = sees ? lse * log2_e : -minus_infinity();
+        delta = sees ? delta * p.scale : 0.f;
+      }
+      __syncwarp();
+      if (lane_of_warp() == 0) shared.q_full(ready).arrive();
     }
-    __syncwarp();
-    if (lane == 0) shared.q_full(ready.place).arrive();
-    ready.advance(), --waiting;
   };
-  each_claimed_step(p, shared,
-                    [&](const GradClaim& claim, const QuerySegment& segment, int head, int row,
-                        const StepKeys& step_keys, const auto& ring) {
-                      shared.q_empty(ring.place).wait(ring.parity ^ 1);
-                      float* const rows = shared.lse(ring.place);
+  const auto finish_all = [&] {
+    copied_words_wait<0>();
+    finish_steps(0);
+  };
+  const auto count_before = [&] {
+    if (ending < 0) return;
+    finish_all();
+    count_claim(p, shared, claims, ending);
+    ending = -1;
+  };
+  for (;;) {
+    const GradClaim claim = next_claim(shared, claims);
+    if (claim.row < 0) return count_before();
+    int steps = 0;
+    each_step<S::step_rows>(
+        p, claim, [&](const QuerySegment& segment, int head, int row, const StepKeys& step_keys) {
+          if (ending >= 0 && steps++ >= S::stages &&
+              (steps > steps_to_count ||
+               !__all_sync(~0u, shared.q_empty(ring.place).is_over(ring.parity ^ 1, count_after_ns))))
+            count_before();
+          shared.q_empty(ring.place).wait(ring.parity ^ 1);
+          float* const rows = shared.lse(ring.place);
 #pragma unroll
-                      for (int i = lane; i < S::step_rows; i += 32) {
-                        float* const at = rows + place_of_row(i);
-                        if (row + i < segment.end) {
-                          copy_word(at, row_of<float>(p.lse, claim.batch, head, row + i));
-                          copy_word(at + S::step_rows, row_of<float>(p.delta, claim.batch, head, row + i));
-                        } else {
-                          *at = minus_infinity();
-                        }
-                      }
-                      copied_words_commit();
-                      ++waiting;
-                      if (step_keys.ends) {
-                        // The next claim may be far.
-                        copied_words_wait<0>();
-                        while (waiting > 0) finish_step();
-                      } else if (waiting > ahead) {
-                        copied_words_wait<ahead>();
-                        finish_step();
-                      }
-                    });
+          for (int i = lane_of_warp(); i < S::step_rows; i += 32) {
+            float* const at = rows + place_of_row(i);
+            if (row + i < segment.end) {
+              copy_word(at, row_of<float>(p.lse, claim.batch, head, row + i));
+              copy_word(at + S::step_rows, row_of<float>(p.delta, claim.batch, head, row + i));
+            } else {
+              *at = minus_infinity();
+            }
+          }
+          copied_words_commit();
+          ring.advance(), ++waiting;
+          if (step_keys.ends) {
+            finish_all();  // the next claim may be far
+          } else if (waiting > ahead) {
+            copied_words_wait<ahead>();
+            finish_steps(ahead);
+          }
+        });
+    count_before();
+    if (p.ended != nullptr) ending = claim.block;
+  }
 }
 
 /// Which query rows of a step each key row sees, where that is not all; one warp.

@@ -154,21 +154,18 @@ ClaimRuns order_by_row(TileTable<QuerySegment>& table) {
 }
 
 ClaimRuns order_by_block(TileTable<QuerySegment>& table) {
-  const auto begin = table.tiles.begin(), busy_end = begin + table.busy;
+  const auto begin = table.tiles.begin(), end = table.tiles.end();
   const int heaviest = table.busy == 0 ? 0 : table.tiles.front().streamed_tiles;
   const auto run_of = [&](const TileEntry& tile) {
     return tile.block == 0 && 2 * tile.streamed_tiles <= heaviest ? max_blocks : tile.block;
   };
-  std::stable_sort(begin, busy_end,
-                   [&](const TileEntry& a, const TileEntry& b) { return run_of(a) < run_of(b); });
-  ClaimRuns runs;
-  for (auto tile = begin; tile != busy_end; ++tile)
-    if (tile + 1 == busy_end || run_of(tile[0]) != run_of(tile[1]))
-      runs.busy.push_back(static_cast<int>(tile + 1 - begin));
-  if (runs.busy.empty()) runs.busy.push_back(0);
-  runs.all = runs.busy;
-  runs.all.back() = static_cast<int>(table.tiles.size());
-  return runs;
+  std::stable_sort(begin, end, [&](const TileEntry& a, const TileEntry& b) { return run_of(a) < run_of(b); });
+  std::vector<int> ends;
+  for (auto tile = begin; tile != end; ++tile)
+    if (tile + 1 == end || run_of(tile[0]) != run_of(tile[1]))
+      ends.push_back(static_cast<int>(tile + 1 - begin));
+  if (ends.empty()) ends.push_back(0);
+  return {ends, ends};
 }
 
 }  // namespace usp::kernels::hopper

@@ -75,8 +75,9 @@ template <class Segment>
 inline constexpr i64 light_share = 8;
 
 /// Orders tiles of blocks that are arriving: a run for each block, in the order of the list, so that what has
-/// arrived is worked on first. Light tiles of the first block come last, to end the launch evenly, and tiles
-/// that see nothing behind them. With few claims of each multiprocessor the end is too uneven for it.
+/// arrived is worked on first, and a block is complete before later ones arrive. Light tiles of the first
+/// block come last, to end the launch evenly. All tiles are claimed, those that see nothing behind the others
+/// of their block. With few claims of each multiprocessor the end is too uneven for it.
 [[nodiscard]] ClaimRuns order_by_block(TileTable<QuerySegment>& table);
 /// Claims of each multiprocessor from which on it pays. Measured on an H200 with two of them and all gates
 /// open: 9% slower than in the order of falling work.

@@ -26,12 +26,12 @@ struct Engine {
       : resources(memory, options), fallback(std::move(make)), claims(memory.make_arena()) {
     const device::DeviceInfo info = device::device_info(memory.device());
     compute_major = info.compute_major, multiprocessors = info.multiprocessors;
-    claims->reserve(static_cast<i64>(sizeof(int)));
+    claims->reserve(static_cast<i64>((1 + max_blocks) * sizeof(int)));
   }
 
   Resources resources;
   cuda::Fallback fallback;
-  std::unique_ptr<Arena> claims;  ///< the number of the next claim
+  std::unique_ptr<Arena> claims;  ///< the number of the next claim; by block, claims that have ended
   int compute_major = 0, multiprocessors = 0;
 };
 
@@ -229,6 +229,8 @@ class BackwardStep final : public PreparedStep<Given> {
     tile_ = grad_tile(a.q.width, a.v.width, a.scope.terms->softcap != 0);
     TileTable<QuerySegment> table = key_tiles(slices.list(), rows, tile_.key_tile());
     const i64 claims = static_cast<i64>(table.busy) * a.scope.kv_heads().size() * a.q.batch;
+    block_tiles_.resize(static_cast<std::size_t>(list.count));
+    for (const TileEntry& tile : table.tiles) ++block_tiles_[static_cast<std::size_t>(tile.block)];
     const bool by_block = list.gates != nullptr && claims >= ordered_claims * engine.multiprocessors;
     ClaimRuns runs = by_block ? order_by_block(table) : order_by_row(table);
     keys_.emplace(r, slices.list(), table, std::move(runs));
@@ -251,8 +253,10 @@ class BackwardStep final : public PreparedStep<Given> {
 
  private:
   void enqueue(const Given& given) override {
-    if (!keys_) return;
     const AttendGradBlocks list = as_list(given);
+    for (i64 i = 0; i < list.count; ++i)
+      if (tiles_of(i) == 0) engine_.resources.memory().complete(list.completion(i), list.watch);
+    if (!keys_) return;
     const device::DeviceScope on(engine_.resources.device());
     if (queries_) {
       add_key_grads(list, nullptr);
@@ -261,6 +265,10 @@ class BackwardStep final : public PreparedStep<Given> {
       add_all_grads(list);
     }
     list.front().scope.progress();
+  }
+
+  [[nodiscard]] int tiles_of(i64 block) const {
+    return keys_ ? block_tiles_[static_cast<std::size_t>(block)] : 0;
   }
 
   /// The sum of dq that scratch holds: rows of a head are contiguous, as the kernel adds to them.
@@ -302,7 +310,10 @@ class BackwardStep final : public PreparedStep<Given> {
       const AttendGradArgs& block = list.blocks[i];
       p.grads[i] = {strided(block.dk), strided(block.dv), static_cast<int>(block.dk.rows),
                     block.overwrites_dkv()};
+      p.completions[i] = list.completion(i),
+      p.block_claims[i] = static_cast<unsigned>(tiles_of(i) * p.heads_of_all);
     }
+    if (list.completions != nullptr) p.ended = reinterpret_cast<unsigned*>(engine_.claims->data()) + 1;
     describe(p, engine_, list, *keys_, true, {size.step, size.keys});
     const cudaStream_t stream = engine_.resources.memory().stream();
     if (dq != nullptr)
@@ -326,6 +337,7 @@ class BackwardStep final : public PreparedStep<Given> {
   Engine& engine_;
   GradTile tile_{};
   std::optional<Tiles<QuerySegment>> keys_;   ///< empty: no work
+  std::vector<int> block_tiles_;              ///< of keys, by block
   std::optional<Tiles<KeySegment>> queries_;  ///< of dq alone, which has a launch of its own
   int bundle_log2_ = 0;                       ///< of those
   bool direct_ = false;                       ///< dq is summed in its own memory

@@ -76,6 +76,10 @@ struct BackwardParams : CommonParams {
   CUtensorMap dq;   ///< boxes of 32 columns of fp32
   const QuerySegment* segments = nullptr;
   BlockGrads grads[max_blocks];
+  Completion completions[max_blocks];
+  unsigned block_claims[max_blocks] = {};  ///< of each block, before its completion
+  unsigned* ended = nullptr;               ///< by block: claims that have ended; zero at launch. Null: no
+                                           ///< completion is awaited
   int head_end = 0, kv_heads = 0;
   int d_o_head_begin = 0, dq_head_begin = 0;  ///< of the views
   int dqk = 0;

@@ -55,6 +55,17 @@ struct Barrier {
         : "memory");
     return over != 0;
   }
+  /// Waits about so long for it.
+  [[nodiscard]] __device__ __forceinline__ bool is_over(std::uint32_t parity, unsigned limit_ns) const {
+    std::uint32_t over;
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\nselp.b32 %0, 1, 0, "
+        "p;\n}\n"
+        : "=r"(over)
+        : "r"(at), "r"(parity), "r"(limit_ns)
+        : "memory");
+    return over != 0;
+  }
   /// Waits until the phase of this parity is over.
   __device__ __forceinline__ void wait(std::uint32_t parity) const {
     jitter();

@@ -156,6 +156,11 @@ class CudaMemory final : public Memory {
     launch_await(gate, block, watch, stream());
     return true;
   }
+  void complete(const Completion& completion, const GateWatch& watch) override {
+    if (completion.flag == nullptr) return;
+    const device::DeviceScope scope(device_);
+    launch_complete(completion, watch, stream());
+  }
   void synchronize() override {
     if (beside_) beside_->stream.synchronize();
     stream_.synchronize();

@@ -201,6 +201,7 @@ class Expander {
     t.start = move.start;
     t.due = move.due;
     t.gated = move.gated;
+    t.early = move.early;
     t.regions.begin = size(out_.regions);
     for (int i = 0; i < move.pairs; ++i) {
       const BufferId id = current(send ? move.from[i] : move.to[i]);
@@ -214,6 +215,7 @@ class Expander {
         });
     }
     t.regions.count = size(out_.regions) - t.regions.begin;
+    if (send && t.early) t.follows = step_before(t);
     if (peer != rank_) {
       t.bytes = total(selection_.slots) * heads.size() * wire_bytes_per_row_head(plan_, move);
       const Route route = route_of(move, t.wire);
@@ -221,6 +223,20 @@ class Expander {
       if (send ? route.packs : route.unpacks) t.stage = stage(t, move);
     }
     out_.transfers.push_back(t);
+  }
+  /// The step of the tick before a send's start that alone computes all that it carries; -1: none does.
+  [[nodiscard]] std::int32_t step_before(const Transfer& t) const {
+    const ListRef steps = out_.ticks[static_cast<std::size_t>(t.start - 1)].steps;
+    for (std::int32_t i = steps.begin; i < steps.begin + steps.count; ++i) {
+      const Step& step = out_.steps[static_cast<std::size_t>(i)];
+      const auto computes = [&](const BufferRegion& region) {
+        return (region.buffer == step[Tensor::dk] || region.buffer == step[Tensor::dv]) &&
+               step.dk_rows.begin <= region.rows.begin && region.rows.end <= step.dk_rows.end;
+      };
+      const auto regions = out_.regions.begin() + t.regions.begin;
+      if (std::all_of(regions, regions + t.regions.count, computes)) return i;
+    }
+    return -1;
   }
   struct Route {
     bool packs = false;    ///< the sender has a stage
@@ -289,7 +305,7 @@ class Expander {
     b.heads = {0, 1};
     b.rows = 1;
     b.width = t.bytes / usp::bytes_of(t.wire) / plan_.shape.batch;
-    b.first = t.start;
+    b.first = t.early ? t.start - 1 : t.start;
     b.last = t.due;
     out_.buffers.push_back(b);
     return size(out_.buffers) - 1;

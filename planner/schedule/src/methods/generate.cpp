@@ -366,6 +366,7 @@ class Generator {
     TransferOp& m = move(name, start, peers, tokens, heads(HeadKind::kv, Endpoint::source, c));
     m.write_mode = WriteMode::accumulate;
     m.wire = Wire::accumulator;
+    m.early = key_.gated && peers != Peers::self;
     return m;
   }
 

@@ -27,11 +27,14 @@ struct ChannelEnd {
   /// Where peers reach a part of memory only: the receiver's regions lie in it, and the sender copies into
   /// them; otherwise the sender's do. The same on both ends, as the next three.
   bool push = false;
-  i64 tag = 0;                 ///< matches both ends; unique in a pass among transfers of one direction
-  std::int32_t tick = 0;       ///< in which it starts
-  std::int32_t due = 0;        ///< tick at whose end it is waited for
-  bool gated = false;          ///< a kernel of the receiver may await it (Channels::gate); those of one start
-                               ///< come one after another, in the order of the ends
+  i64 tag = 0;            ///< matches both ends; unique in a pass among transfers of one direction
+  std::int32_t tick = 0;  ///< in which it starts
+  std::int32_t due = 0;   ///< tick at whose end it is waited for
+  bool gated = false;     ///< a kernel of the receiver may await it (Channels::gate); those of one start
+                          ///< come one after another, in the order of the ends
+  /// A call of the tick before its start completes the payload, and both ends have room for it from then on:
+  /// it may travel while the call goes on (Channels::completion).
+  bool early = false;
   bool exposed = false;        ///< this end computes nothing from its start until it is waited for
   const char* operation = "";  ///< what errors name; a string literal
   i64 bytes = 0;
@@ -84,6 +87,10 @@ class Channels {
   /// this it may wait for peers' threads. The wait comes after that call; where the call gave up on the host,
   /// it throws CommunicationError. Empty: the wait comes before what reads the receive.
   [[nodiscard]] virtual std::optional<ReceiveGate> gate(std::int32_t /*channel*/) { return {}; }
+  /// Of a send (ChannelEnd::early) before its start: what a call that comes next may set when the payload is
+  /// complete, once. The transfer begins then; its start comes after that call. Empty: it begins with its
+  /// start.
+  [[nodiscard]] virtual std::optional<kernels::Completion> completion(std::int32_t /*channel*/) { return {}; }
   /// Ends a transfer, and returns the bytes that memcpy, MPI or the driver moved for it. On the host as
   /// Communicator::wait; on GPUs what is enqueued on the compute stream next comes after the transfer, and
   /// the thread waits for no GPU.

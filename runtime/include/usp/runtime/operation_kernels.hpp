@@ -29,6 +29,7 @@ struct StepList {
   i64 count = 1;
   const kernels::Gate* gates = nullptr;  ///< of each step; null: not a list
   kernels::GateWatch watch;
+  const kernels::Completion* completions = nullptr;  ///< of each step, of a list behind gates
 
   [[nodiscard]] const StepCall& front() const { return steps[0]; }
 };

@@ -112,12 +112,13 @@ Bundles bundles_of(const std::vector<ChannelEnd>& ends) {
   Bundles all;
   all.of_channel.assign(ends.size(), 0);
   all.offered.resize(ends.size());
-  std::map<std::tuple<int, std::int32_t, std::int32_t, bool>, std::size_t> known;
+  std::map<std::tuple<int, std::int32_t, std::int32_t, bool, bool>, std::size_t> known;
   std::map<int, std::size_t> slots;
   for (std::size_t i = 0; i < ends.size(); ++i) {
     const ChannelEnd& end = ends[i];
     if (!end.offers()) continue;
-    const auto [at, is_new] = known.try_emplace({end.peer, end.tick, end.due, end.gated}, all.bundles.size());
+    const auto [at, is_new] =
+        known.try_emplace({end.peer, end.tick, end.due, end.gated, end.early}, all.bundles.size());
     if (is_new) {
       Bundle& bundle = all.bundles.emplace_back();
       bundle.first = end;

@@ -13,8 +13,8 @@
 /// other end offers its regions, which lie in its arena, to the end that copies.
 namespace usp::comm {
 
-/// Transfers with one peer that start and end together, all gated or none, and are copied by one end: they
-/// share a slot of flags.
+/// Transfers with one peer that start and end together, all gated or none, all early or none, and are copied
+/// by one end: they share a slot of flags.
 struct Bundle {
   ChannelEnd first;  ///< without regions
   bool offers = false;

@@ -37,6 +37,7 @@ CopyChannels::CopyChannels(CopyRank& rank, const std::vector<ChannelEnd>& ends, 
   bool gated = false;
   copied_.resize(bundles_.bundles.size());
   pushed_.resize(bundles_.bundles.size());
+  completed_.resize(bundles_.bundles.size());
   for (std::size_t i = 0; i < copied_.size(); ++i) {
     const Bundle& bundle = bundles_.bundles[i];
     gated = gated || bundle.first.gated;
@@ -50,6 +51,7 @@ CopyChannels::CopyChannels(CopyRank& rank, const std::vector<ChannelEnd>& ends, 
     gates_ = device::DeviceBuffer(rank.compute.device(), bytes);
     const device::DeviceScope scope(rank.compute.device());
     device::set_device_bytes(gates_.data(), 0, bytes, rank.compute.get());
+    for (GatedTick& gated_tick : gated_ticks_) gated_tick.mark.emplace(rank.compute.device());
   }
   for (ChannelEnd& end : ends_) end.regions = nullptr;
   for (const auto& regions : bundles_.offered) most_regions = std::max(most_regions, regions.size());
@@ -69,6 +71,8 @@ void CopyChannels::begin() {
   gated_ = gates_.data() != nullptr && !captures;
   ++epoch_;
   std::fill(pushed_.begin(), pushed_.end(), false);
+  std::fill(completed_.begin(), completed_.end(), false);
+  for (GatedTick& gated_tick : gated_ticks_) gated_tick.tick = -1;
   awaited_ = 0;
   operations_.clear();
   for (Bundle& bundle : bundles_.bundles) bundle.waited = 0;
@@ -126,16 +130,30 @@ void CopyChannels::mark_compute() {
   bool engines = false;
   for (const std::size_t at : started_) {
     const Bundle& bundle = bundles_.bundles[at];
+    if (const std::int32_t tick = bundle.first.tick; gated_ && bundle.first.gated) {
+      GatedTick& gated_tick = gated_ticks_[static_cast<std::size_t>(tick & 1)];
+      if (gated_tick.tick != tick) gated_tick.mark->record(rank_.compute.get());
+      gated_tick.tick = tick;
+    }
     if (!bundle.offers)
       engines = engines || !copies_by_threads(bundle);
     else if (gated_ && bundle.first.gated && !bundle.first.send)
       engines = true;
-    else if (by_events_)
+    else if (by_events_ && !completed_[at])
       started_at_ = bundle.link->ready.get();
   }
   if (!engines || started_at_ != nullptr) return;
   mark_.record(rank_.compute.get());
   started_at_ = mark_.get();
+}
+
+/// Where the compute stream has to have come before a copy begins: to its start, or of one that may be early
+/// to the start of the tick before, since which there is room for it.
+device::EventHandle CopyChannels::begin_of(const Bundle& bundle) const {
+  const std::int32_t before = bundle.first.tick - 1;
+  const GatedTick& gated_tick = gated_ticks_[static_cast<std::size_t>(before & 1)];
+  const bool early = gated_ && bundle.first.early && gated_tick.tick == before;
+  return early ? gated_tick.mark->get() : started_at_;
 }
 
 bool CopyChannels::copies_by_threads(const Bundle& bundle) const {
@@ -144,9 +162,13 @@ bool CopyChannels::copies_by_threads(const Bundle& bundle) const {
 }
 
 void CopyChannels::offer(Bundle& bundle) {
-  if (!by_events_)
-    return operations_.write(rank_.flags.ready(bundle.first.peer, rank_.control.rank(), bundle.slot), 1);
-  bundle.link->ready.record(rank_.compute.get());
+  const bool by_kernel = completed_[number_of(bundle)];
+  if (!by_events_) {
+    if (!by_kernel) operations_.write(ready_flag(bundle), 1);
+    return;
+  }
+  bundle.link->by_kernel = by_kernel;
+  if (!by_kernel) bundle.link->ready.record(rank_.compute.get());
   bundle.link->ready_count.store(++bundle.link->offers, std::memory_order_release);
 }
 
@@ -155,12 +177,13 @@ void CopyChannels::copy(Bundle& bundle) {
   const bool by_threads = copies_by_threads(bundle);
   const device::StreamHandle copies =
       by_threads ? rank_.compute.get() : rank_.copies[static_cast<std::size_t>(peer)].get();
-  if (!by_threads) device::wait_for(copies, started_at_);
+  if (!by_threads) device::wait_for(copies, begin_of(bundle));
   EventLink* const link = by_events_ ? bundle.link : nullptr;
   if (link != nullptr) {
     await_host(link->ready_count, ++link->copies, bundle);
-    device::wait_for(copies, link->ready.get());
-  } else {
+    if (!link->by_kernel) device::wait_for(copies, link->ready.get());
+  }
+  if (link == nullptr || link->by_kernel) {
     rank_.watch.await(operations_, by_threads ? 0 : 1 + peer,
                       rank_.flags.ready(rank_.control.rank(), peer, bundle.slot), bundle.first.message());
     operations_.enqueue(copies);
@@ -193,6 +216,11 @@ Flag* CopyChannels::gate_flag(std::size_t bundle) const {
   return reinterpret_cast<Flag*>(gates_.data() + static_cast<i64>(bundle) * gate_spacing);
 }
 
+/// By which an end that offers tells the other one.
+Flag* CopyChannels::ready_flag(const Bundle& bundle) const {
+  return rank_.flags.ready(bundle.first.peer, rank_.control.rank(), bundle.slot);
+}
+
 /// The copy stream of a peer sets the gate behind the peer's push: after all that this rank copies, and after
 /// what it has set.
 void CopyChannels::await_push(Bundle& bundle) {
@@ -221,6 +249,14 @@ std::optional<ReceiveGate> CopyChannels::gate(std::int32_t channel) {
   const device::DeviceScope scope(rank_.compute.device());
   if (bundle.offers && !pushed_[at]) await_push(bundle);
   return ReceiveGate{{gate_flag(at), epoch_}, rank_.watch.of_kernels()};
+}
+
+/// What the peer's copy stream awaits, page-locked host memory: one kernel sets one flag.
+std::optional<kernels::Completion> CopyChannels::completion(std::int32_t channel) {
+  Bundle& bundle = bundle_of(channel);
+  if (!gated_ || !bundle.first.early || !bundle.offers || bundle.channels.size() != 1) return {};
+  completed_[number_of(bundle)] = true;
+  return kernels::Completion{ready_flag(bundle), 1};
 }
 
 /// The event that a bundle's copies by engines end with.

@@ -12,6 +12,7 @@
 #include "usp/device/device.hpp"
 #include "usp/device/plane_copy.hpp"
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -47,6 +48,10 @@ struct CopyRank {
 /// copies of a start are made in the order of the ends, one after another, so that blocks arrive in the order
 /// of their lists.
 ///
+/// A send that the kernel of the tick before completes (ChannelEnd::early) is offered by that kernel: it sets
+/// the flag of the end that copies, between threads too. That end's copy waits for its own compute stream's
+/// place before that tick's kernel, no longer for the kernel's end.
+///
 /// Small copies that nothing could hide are made by a kernel on the compute stream when they are first waited
 /// for: it starts sooner than a copy engine, and needs no other stream.
 class CopyChannels final : public Channels {
@@ -56,6 +61,7 @@ class CopyChannels final : public Channels {
   void begin() override;
   void start(const ChannelStart* starts, i64 count) override;
   [[nodiscard]] std::optional<ReceiveGate> gate(std::int32_t channel) override;
+  [[nodiscard]] std::optional<kernels::Completion> completion(std::int32_t channel) override;
   i64 wait(std::int32_t channel) override;
   void progress() override { rank_.watch.check(); }
 
@@ -64,12 +70,14 @@ class CopyChannels final : public Channels {
   void offer(Bundle& bundle);
   void join_copies(std::int32_t tick);
   void mark_compute();
+  [[nodiscard]] device::EventHandle begin_of(const Bundle& bundle) const;
   void copy_exposed();
   void copy(Bundle& bundle);
   [[nodiscard]] bool copies_by_threads(const Bundle& bundle) const;
   [[nodiscard]] device::EventHandle copied(std::size_t bundle) const;
   void append_payload(std::int32_t channel);
   [[nodiscard]] Flag* gate_flag(std::size_t bundle) const;
+  [[nodiscard]] Flag* ready_flag(const Bundle& bundle) const;
   void await_push(Bundle& bundle);
   [[nodiscard]] std::size_t number_of(const Bundle& bundle) const {
     return static_cast<std::size_t>(&bundle - bundles_.bundles.data());
@@ -89,6 +97,7 @@ class CopyChannels final : public Channels {
   std::uint32_t epoch_ = 0;                           ///< of the passes, in the flags
   bool gated_ = false;                                ///< this pass has gates
   std::vector<bool> pushed_;                          ///< per bundle: a copy stream awaits the peer's push
+  std::vector<bool> completed_;                       ///< per bundle: a kernel offers it
   device::EventHandle last_gated_ = nullptr;          ///< the end of the last gated copy of a start
   bool by_events_ = false;                            ///< this pass
   std::size_t awaited_ = 0;                           ///< bundles, in this pass
@@ -99,6 +108,12 @@ class CopyChannels final : public Channels {
   std::vector<device::Copy2d> payload_;  ///< of a bundle
   device::Event mark_;
   device::EventHandle started_at_ = nullptr;  ///< where the compute stream stood at the last start
+  /// Where it stood at the start of a tick whose kernel awaits gates; of the last two, by parity.
+  struct GatedTick {
+    std::int32_t tick = -1;
+    std::optional<device::Event> mark;
+  };
+  std::array<GatedTick, 2> gated_ticks_;
   FlagOperations operations_;
 };
 

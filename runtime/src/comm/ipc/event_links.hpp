@@ -21,6 +21,8 @@ struct EventLink {
   std::optional<device::Event> done;                         ///< of the end that copies, which makes it
   std::atomic<std::uint64_t> ready_count{0}, done_count{0};  ///< how often each was recorded
   std::uint64_t offers = 0, copies = 0;                      ///< uses by each end, which alone counts them
+  bool by_kernel =
+      false;  ///< the last offer is a flag that a kernel sets, no event; published by ready_count
 };
 
 /// The links of one rank, where it offers; ranks that are threads of one process own each other's.

@@ -55,7 +55,8 @@ HostSegment::HostSegment(Communicator& control, std::size_t bytes) : bytes_(byte
   }
   control.broadcast(name.data(), static_cast<i64>(name.size()), 0);
   if (!root) why = map(name.data(), false, bytes_, data_);
-  if (why.empty() && cudaHostRegister(data_, bytes_, cudaHostRegisterPortable) != cudaSuccess)
+  if (why.empty() &&
+      cudaHostRegister(data_, bytes_, cudaHostRegisterPortable | cudaHostRegisterMapped) != cudaSuccess)
     why = fmt::format("cudaHostRegister failed: {}", cudaGetErrorString(cudaGetLastError()));
   const char mine = why.empty() ? 1 : 0;
   std::vector<char> all(static_cast<std::size_t>(control.size()));

@@ -51,6 +51,10 @@ class RoutedChannels final : public Channels {
     const Place& place = places_[static_cast<std::size_t>(channel)];
     return ways_[place.way].channels->gate(place.channel);
   }
+  [[nodiscard]] std::optional<kernels::Completion> completion(std::int32_t channel) override {
+    const Place& place = places_[static_cast<std::size_t>(channel)];
+    return ways_[place.way].channels->completion(place.channel);
+  }
   i64 wait(std::int32_t channel) override {
     const Place& place = places_[static_cast<std::size_t>(channel)];
     return ways_[place.way].channels->wait(place.channel);

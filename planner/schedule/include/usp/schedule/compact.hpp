@@ -89,6 +89,9 @@ struct TransferOp {
   TokenSelect tokens;
   HeadSelect heads;
   bool gated = false;  ///< the step of its tick that reads it awaits it (ComputeOp::list)
+  /// Each message may leave once the step of the tick before that computes its block is complete, while the
+  /// list goes on (ComputeOp::list).
+  bool early = false;
 };
 
 /// A computation inside one tick: the rank's query rows against the key blocks at `offsets`. `overwrite`: its

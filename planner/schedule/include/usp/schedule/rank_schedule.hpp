@@ -84,6 +84,11 @@ struct Transfer {
   /// A step of the receiver awaits it, if it attends to what arrives; the same on both ends. Those of a tick
   /// are listed by distance along the ring, in which the receiver's list has their blocks.
   bool gated = false;
+  /// It may travel in the tick before its start, since which both ends have room for it; the same on both
+  /// ends.
+  bool early = false;
+  std::int32_t follows =
+      -1;  ///< of an early send: the step whose completion lets it leave; -1: its start does
 };
 
 /// One computation: the operation and its buffers, by tensor.
