@@ -186,7 +186,8 @@ TEST(HopperBlockTiles, MeetEveryVisiblePairOnceInItsBlock) {
   for (const Draw& draw : draws)
     for (const i64 count : {1, 3, 15}) {
       for (const int group : {1, 4, 6}) check_queries(draw, count, group);
-      for (const KeyTile& size : {key_tile(128, 128), key_tile(256, 256)}) check_keys(draw, count, size);
+      for (const KeyTile& size : {key_tile(128, 128), key_tile(256, 256), backward_key_tile(64)})
+        check_keys(draw, count, size);
     }
 }
 

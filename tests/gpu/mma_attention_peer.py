@@ -32,6 +32,7 @@ def configurations():
         yield f"hd128_{kind}_32k", 32768, 16, 16, 128, causal, None
         yield f"hd128_gqa_{kind}_16k", 16384, 32, 8, 128, causal, None
         yield f"hd64_{kind}_16k", 16384, 32, 32, 64, causal, None
+        yield f"hd64_gqa_{kind}_16k", 16384, 32, 8, 64, causal, None
         yield f"hd96_{kind}_16k", 16384, 16, 16, 96, causal, None
         yield f"hd192_{kind}_16k", 16384, 8, 8, 192, causal, None
         yield f"hd256_{kind}_16k", 16384, 8, 8, 256, causal, None

@@ -54,6 +54,7 @@ std::vector<Configuration> configurations() {
     all.push_back({"hd128_" + kind + "_32k", 32768, 16, 16, 128, 128, causal, {}});
     all.push_back({"hd128_gqa_" + kind + "_16k", 16384, 32, 8, 128, 128, causal, {}});
     all.push_back({"hd64_" + kind + "_16k", 16384, 32, 32, 64, 64, causal, {}});
+    all.push_back({"hd64_gqa_" + kind + "_16k", 16384, 32, 8, 64, 64, causal, {}});
     all.push_back({"hd96_" + kind + "_16k", 16384, 16, 16, 96, 96, causal, {}});
     all.push_back({"hd192_" + kind + "_16k", 16384, 8, 8, 192, 192, causal, {}});
     all.push_back({"hd256_" + kind + "_16k", 16384, 8, 8, 256, 256, causal, {}});

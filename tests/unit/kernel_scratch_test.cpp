@@ -66,10 +66,13 @@ TEST(KernelScratch, MmaSumsDqWhereItIsRounded) {
 
 TEST(KernelScratch, HopperSumsDqWhereItIsRoundedAndLeavesRoomToItsFallback) {
   AttentionPlan plan = plan_of(Backend::hopper, 1, 2);
-  EXPECT_EQ(scratch(plan), 0) << "dq has a launch of its own, which rounds it";
+  EXPECT_EQ(scratch(plan), rows * heads * width * 4);
   AttentionPlan added = plan;
   added.shape.head_dim_qk = added.shape.head_dim_v = 2 * width;
   EXPECT_EQ(scratch(added), rows * heads * 2 * width * 4);
+  AttentionPlan wide = plan;
+  wide.shape.head_dim_qk = wide.shape.head_dim_v = 4 * width;
+  EXPECT_EQ(scratch(wide), 0) << "dq has a launch of its own, which rounds it";
   AttentionPlan capped = added;
   capped.score.softcap = 30;
   EXPECT_EQ(scratch(capped), 0) << "with a softcap dq has a launch of its own";

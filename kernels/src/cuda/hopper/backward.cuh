@@ -4,11 +4,11 @@
 #include "backward_tiles.cuh"
 
 /// Attention backward: a tile of 128 key rows stays with its dK and dV, queries and dO of all query heads of
-/// the KV head stream by in steps of 64 rows. Two warpgroups hold 64 keys each; S and dP are computed
-/// transposed, so that P and dS are operands right from their registers. dS passes through shared memory
-/// once, for dQ, of which each warpgroup computes a half and which tensor copies add to global memory. dQ of
-/// a step is computed in the step that follows: no warpgroup waits for dS of the other, and one computes
-/// products while the other computes probabilities.
+/// the KV head stream by in steps of 64 rows, at head dim 64 of 128. Two warpgroups hold 64 keys each; S and
+/// dP are computed transposed, so that P and dS are operands right from their registers. dS passes through
+/// shared memory once, for dQ, of which each warpgroup computes a half and which tensor copies add to global
+/// memory. dQ of a step is computed in the step that follows: no warpgroup waits for dS of the other, and one
+/// computes products while the other computes probabilities.
 namespace usp::kernels::hopper {
 
 [[nodiscard]] __device__ __forceinline__ int consumer_now() {
@@ -51,13 +51,15 @@ __device__ __forceinline__ void compute_scores(const BackwardParams& p, const Ba
   round_scores<typename S::T, rows>(ds, dp);
 }
 
-/// dQ of a step, a warpgroup's columns, from dS of both; enqueued.
+/// dQ of a step, a warpgroup's half, from dS of both; enqueued.
 template <class S>
 __device__ __forceinline__ void multiply_scores(float (&dq)[S::dq_columns / 2],
                                                 const BackwardShared<S>& shared, int place) {
   constexpr int key_rows = S::key_rows;
-  const Operand ds(block_address(shared.scores + place * S::score_bytes), key_rows),
-      keys(block_address(shared.k + consumer_now() * key_rows * tile_row_bytes), key_rows);
+  const int half = consumer_now() * key_rows * tile_row_bytes;
+  const Operand ds(block_address(shared.scores + place * S::score_bytes + (S::halves_rows ? half : 0)),
+                   key_rows),
+      keys(block_address(shared.k + (S::halves_rows ? 0 : half)), key_rows);
   products_begin();
 #pragma unroll
   for (int k = 0; k < key_rows / 16; ++k)

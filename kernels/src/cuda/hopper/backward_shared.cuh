@@ -22,14 +22,18 @@ struct KeyTileShape {
   static constexpr int score_bytes = key_rows * step_rows * 2;
   static constexpr int box_columns = 32, box_bytes = sum_rows * box_columns * 4;
   /// A warpgroup's tile of dQ.
-  static constexpr int dq_columns = tile_columns, dq_bytes = step_rows * dq_columns * 4;
+  static constexpr int dq_rows = 64, dq_columns = tile_columns, dq_bytes = dq_rows * dq_columns * 4;
 };
 
-template <class T, int Dk, int Dv>
-struct BackwardShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_tile(Dk, Dv).step, 3, 3> {
+/// Two stages of 128 rows leave as much room as three of 64.
+template <class T, int Dk, int Dv, int stages = backward_key_tile(Dk).step == 128 ? 2 : 3>
+struct BackwardShape
+    : KeyTileShape<T, Dk, Dv, backward_key_tile(Dk).keys, backward_key_tile(Dk).step, stages, stages> {
   static constexpr int score_tiles = 2, dq_tiles = 2;
   static constexpr bool shares_scores = true;
-  static_assert(Dk == 2 * tile_columns, "each warpgroup has a tile of columns of dQ");
+  /// Each warpgroup has half the rows of dQ of a step, else half the columns.
+  static constexpr bool halves_rows = BackwardShape::step_rows == 2 * BackwardShape::dq_rows;
+  static_assert(Dk == (halves_rows ? 1 : 2) * BackwardShape::dq_columns);
 };
 
 /// A claim as the block's warps read it; row -1: no more work.

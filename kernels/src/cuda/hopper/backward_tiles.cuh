@@ -155,8 +155,8 @@ __device__ __forceinline__ void add_query_columns(const float (&dq)[S::dq_column
 #pragma unroll
   for (int box = 0; box < boxes_of_warp; ++box)
     add_box(p.dq,
-            {(warp >> 2) * S::dq_columns + box * S::box_columns, at.head - p.dq_head_begin,
-             at.row + sum_rows * (warp & 3), batch},
+            {(S::halves_rows ? 0 : (warp >> 2) * S::dq_columns) + box * S::box_columns,
+             at.head - p.dq_head_begin, at.row + sum_rows * (S::halves_rows ? warp : warp & 3), batch},
             boxes + static_cast<std::uint32_t>(box * S::box_bytes));
   added_boxes_commit();
 }

@@ -17,7 +17,8 @@ void forward(const ForwardParams& p, const ForwardTile& tile, DType io, cudaStre
   launch_forward<256, 256>(p, io, stream);
 }
 
-void backward(const BackwardParams& p, DType io, cudaStream_t stream) {
+void backward(const BackwardParams& p, const GradTile& tile, DType io, cudaStream_t stream) {
+  if (tile.dk == 64) return launch_backward<64, 64>(p, io, stream);
   launch_backward<128, 128>(p, io, stream);
 }
 

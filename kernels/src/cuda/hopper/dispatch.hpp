@@ -16,7 +16,7 @@ struct ForwardTile {
 void forward(const ForwardParams& p, const ForwardTile& tile, DType io, cudaStream_t stream);
 
 /// All gradients, of a tile that adds_dq().
-void backward(const BackwardParams& p, DType io, cudaStream_t stream);
+void backward(const BackwardParams& p, const GradTile& tile, DType io, cudaStream_t stream);
 /// dK and dV without dQ.
 void key_grad(const BackwardParams& p, const GradTile& tile, DType io, cudaStream_t stream);
 /// dQ alone.

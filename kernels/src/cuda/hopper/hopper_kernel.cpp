@@ -223,17 +223,8 @@ class BackwardStep final : public PreparedStep<Given> {
     const AttendGradArgs& a = list.front();
     if (!is_work(a)) return;
     const BlockSlices slices(list);
-    std::vector<GradRows> rows;
-    for (const AttendGradArgs& block : list) rows.push_back({block.dk.rows, block.overwrites_dkv()});
     Resources& r = engine.resources;
     tile_ = grad_tile(a.q.width, a.v.width, a.scope.terms->softcap != 0);
-    TileTable<QuerySegment> table = key_tiles(slices.list(), rows, tile_.key_tile());
-    const i64 claims = static_cast<i64>(table.busy) * a.scope.kv_heads().size() * a.q.batch;
-    block_tiles_.resize(static_cast<std::size_t>(list.count));
-    for (const TileEntry& tile : table.tiles) ++block_tiles_[static_cast<std::size_t>(tile.block)];
-    const bool by_block = list.gates != nullptr && claims >= ordered_claims * engine.multiprocessors;
-    ClaimRuns runs = by_block ? order_by_block(table) : order_by_row(table);
-    keys_.emplace(r, slices.list(), table, std::move(runs));
     make_room(r, list);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
     // Heads that share a tile of queries make up for the scores that two launches compute twice.
@@ -242,11 +233,20 @@ class BackwardStep final : public PreparedStep<Given> {
       const QueryTiles queries =
           query_tiles(slices.list(), a.q.rows, {a.scope.query_heads, a.scope.group}, tile_.keys);
       bundle_log2_ = queries.bundle_log2;
-      if (two_launches || bundle_log2_ > 0) {
+      if (two_launches || bundle_log2_ > 0)
         queries_.emplace(r, slices.list(), queries.table, one_run(queries.table));
-        return;
-      }
     }
+    const bool one_launch = !queries_;
+    std::vector<GradRows> rows;
+    for (const AttendGradArgs& block : list) rows.push_back({block.dk.rows, block.overwrites_dkv()});
+    TileTable<QuerySegment> table = key_tiles(slices.list(), rows, tile_.key_tile(one_launch));
+    block_tiles_.resize(static_cast<std::size_t>(list.count));
+    for (const TileEntry& tile : table.tiles) ++block_tiles_[static_cast<std::size_t>(tile.block)];
+    const i64 claims = static_cast<i64>(table.busy) * a.scope.kv_heads().size() * a.q.batch;
+    const bool by_block = list.gates != nullptr && claims >= ordered_claims * engine.multiprocessors;
+    ClaimRuns runs = by_block ? order_by_block(table) : order_by_row(table);
+    keys_.emplace(r, slices.list(), table, std::move(runs));
+    if (!one_launch) return;
     direct_ = a.dq.type == DType::fp32 && divides(a.dq, 16, 4);
     if (!direct_) r.reserve(Role::dq, sum_of(a).elements() * bytes_of(DType::fp32));
   }
@@ -295,7 +295,7 @@ class BackwardStep final : public PreparedStep<Given> {
     if (keys_->table.tile_count(true) == 0) return;
     const AttendGradArgs& a = list.front();
     const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
-    const KeyTile size = tile_.key_tile();
+    const KeyTile size = tile_.key_tile(dq != nullptr);
     BackwardParams p;
     describe_grads(p, engine_, a, size.step);
     p.head_end = static_cast<int>(heads.end), p.kv_heads = static_cast<int>(kv.size());
@@ -317,7 +317,7 @@ class BackwardStep final : public PreparedStep<Given> {
     describe(p, engine_, list, *keys_, true, {size.step, size.keys});
     const cudaStream_t stream = engine_.resources.memory().stream();
     if (dq != nullptr)
-      backward(p, a.q.type, stream);
+      backward(p, tile_, a.q.type, stream);
     else
       key_grad(p, tile_, a.q.type, stream);
   }

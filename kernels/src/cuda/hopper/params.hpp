@@ -111,6 +111,8 @@ void launch_forward<256, 256>(const ForwardParams& p, DType io, cudaStream_t str
 template <int Dk, int Dv>
 void launch_backward(const BackwardParams& p, DType io, cudaStream_t stream);
 template <>
+void launch_backward<64, 64>(const BackwardParams& p, DType io, cudaStream_t stream);
+template <>
 void launch_backward<128, 128>(const BackwardParams& p, DType io, cudaStream_t stream);
 
 /// dK and dV without dQ, and dQ alone: gradients that repeat bit for bit.

@@ -13,9 +13,13 @@ struct KeyTile {
 /// Query rows of a box that is added to dQ: those of a warp.
 inline constexpr int sum_rows = 16;
 
-/// By padded head dims.
+/// By padded head dims, of the kernels of dK and dV.
 [[nodiscard]] constexpr KeyTile key_tile(int dk, int dv) {
   return dk <= 128 && dv <= 128 ? KeyTile{128, 64} : KeyTile{64, 64};
+}
+/// Of the kernel of all gradients: a step has as many scores as registers hold beside dK and dV.
+[[nodiscard]] constexpr KeyTile backward_key_tile(int dk) {
+  return dk <= 64 ? KeyTile{128, 128} : KeyTile{128, 64};
 }
 
 /// Padded head dims of backward, and the keys of a tile of the kernel of dQ alone.
@@ -23,11 +27,14 @@ struct GradTile {
   int dk, dv, keys;
   bool softcap;
 
-  /// dQ is computed beside dK and dV, where it need not repeat bit for bit. Other head dims are faster with a
-  /// launch of its own: additions to memory cost more than two more products. That of a softcap needs
+  /// dQ is computed beside dK and dV, where it need not repeat bit for bit. Larger head dims are faster with
+  /// a launch of its own: additions to memory cost more than two more products. That of a softcap needs
   /// registers that are not there.
-  [[nodiscard]] constexpr bool adds_dq() const { return dk == 128 && !softcap; }
-  [[nodiscard]] constexpr KeyTile key_tile() const { return hopper::key_tile(dk, dv); }
+  [[nodiscard]] constexpr bool adds_dq() const { return dk <= 128 && !softcap; }
+  /// Of one launch for all gradients, or of that of dK and dV.
+  [[nodiscard]] constexpr KeyTile key_tile(bool one_launch) const {
+    return one_launch ? backward_key_tile(dk) : hopper::key_tile(dk, dv);
+  }
 };
 /// Of true head dims, which `traits.cpp` reads too.
 [[nodiscard]] constexpr GradTile grad_tile(long long dqk, long long dv, bool softcap) {
