@@ -13,9 +13,10 @@ struct KeyTile {
 /// Query rows of a box that is added to dQ: those of a warp.
 inline constexpr int sum_rows = 16;
 
-/// By padded head dims.
-[[nodiscard]] constexpr KeyTile key_tile(int dk, int dv) {
-  return dk <= 128 && dv <= 128 ? KeyTile{128, 64} : KeyTile{64, 64};
+/// By padded head dims. With a softcap, registers of dK and dV of 192 and 128 columns do not suffice for 128
+/// keys.
+[[nodiscard]] constexpr KeyTile key_tile(int dk, int dv, bool softcap = false) {
+  return dk <= (softcap ? 128 : 192) && dv <= 128 ? KeyTile{128, 64} : KeyTile{64, 64};
 }
 
 /// Padded head dims of backward, and the keys of a tile of the kernel of dQ alone.
@@ -27,7 +28,7 @@ struct GradTile {
   /// launch of its own: additions to memory cost more than two more products. That of a softcap needs
   /// registers that are not there.
   [[nodiscard]] constexpr bool adds_dq() const { return dk == 128 && !softcap; }
-  [[nodiscard]] constexpr KeyTile key_tile() const { return hopper::key_tile(dk, dv); }
+  [[nodiscard]] constexpr KeyTile key_tile() const { return hopper::key_tile(dk, dv, softcap); }
 };
 /// Of true head dims, which `traits.cpp` reads too.
 [[nodiscard]] constexpr GradTile grad_tile(long long dqk, long long dv, bool softcap) {
