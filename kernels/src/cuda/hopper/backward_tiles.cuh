@@ -170,7 +170,7 @@ struct Columns {
 template <class T, int D, int h>
 __device__ __forceinline__ void write_key_grads(const float (&x)[D / 2], const Strided& to, bool overwrite,
                                                 const GradClaim& claim, int row, const Columns& columns) {
-  const int first = columns.first + 2 * (lane_of_warp() & 3);
+  const int first = columns.first + 2 * (thread_now() & 3);
   if (to.type != DType::fp32) {
     auto* const halves = row_of<typename T::type>(to, claim.batch, claim.kv_head, row);
 #pragma unroll

@@ -11,8 +11,9 @@
 namespace usp::kernels::hopper {
 
 template <class T, int Dk, int Dv, bool softcap_>
-struct WideKeyGradShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_tile(Dk, Dv).step,
-                                       (Dk > 192 ? 2 : 3), (Dk > 192 ? 1 : 2)> {
+struct WideKeyGradShape
+    : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv, softcap_).keys, key_tile(Dk, Dv, softcap_).step,
+                   (Dk > 192 ? 2 : 3), (Dk > 192 ? 1 : 2)> {
   /// The scores of a step are multiplied beside the gradients of the step before; more sums leave no
   /// registers for it.
   static constexpr bool overlaps = Dk <= 192;
@@ -23,8 +24,8 @@ struct WideKeyGradShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_til
   template <int consumer>
   static constexpr int dk_columns = consumer == 0 ? 128 : Dk - 128;
   static constexpr int dv_columns = Dv / 2;
-  static constexpr int queries = key_tile(Dk, Dv).step / 2;
-  static_assert(Dk > 128 && Dk <= 256 && key_tile(Dk, Dv).keys == 64);
+  static constexpr int queries = key_tile(Dk, Dv, softcap_).step / 2;
+  static_assert(Dk > 128 && Dk <= 256 && key_tile(Dk, Dv, softcap_).keys == 64);
 };
 
 /// Columns of dV or dK += P^T dO or dS^T Q, enqueued.
@@ -185,12 +186,16 @@ __global__ __launch_bounds__(S::threads,
       });
 }
 
+template <class S>
+void launch_wide_key_grad_of(const BackwardParams& p, cudaStream_t stream) {
+  launch_blocks<wide_key_grad_kernel<S>, S::threads, BackwardShared<S>::bytes>(
+      p, stream, "hopper attention gradient of the keys of wide heads");
+}
+
 template <int Dk, int Dv>
 void launch_wide_key_grad_as(const BackwardParams& p, DType io, cudaStream_t stream) {
   launch_variant(p, io, [&](auto type, auto softcap) {
-    using S = WideKeyGradShape<decltype(type), Dk, Dv, decltype(softcap)::value>;
-    launch_blocks<wide_key_grad_kernel<S>, S::threads, BackwardShared<S>::bytes>(
-        p, stream, "hopper attention gradient of the keys of wide heads");
+    launch_wide_key_grad_of<WideKeyGradShape<decltype(type), Dk, Dv, decltype(softcap)::value>>(p, stream);
   });
 }
 

@@ -13,9 +13,10 @@ struct KeyTile {
 /// Query rows of a box that is added to dQ: those of a warp.
 inline constexpr int sum_rows = 16;
 
-/// By padded head dims, of the kernels of dK and dV.
-[[nodiscard]] constexpr KeyTile key_tile(int dk, int dv) {
-  return dk <= 128 && dv <= 128 ? KeyTile{128, 64} : KeyTile{64, 64};
+/// By padded head dims, of the kernels of dK and dV. With a softcap, registers of dK and dV of 192 and 128
+/// columns do not suffice for 128 keys.
+[[nodiscard]] constexpr KeyTile key_tile(int dk, int dv, bool softcap = false) {
+  return dk <= (softcap ? 128 : 192) && dv <= 128 ? KeyTile{128, 64} : KeyTile{64, 64};
 }
 /// Of the kernel of all gradients: a step has as many scores as registers hold beside dK and dV.
 [[nodiscard]] constexpr KeyTile backward_key_tile(int dk) {
@@ -33,7 +34,7 @@ struct GradTile {
   [[nodiscard]] constexpr bool adds_dq() const { return dk <= 128 && !softcap; }
   /// Of one launch for all gradients, or of that of dK and dV.
   [[nodiscard]] constexpr KeyTile key_tile(bool one_launch) const {
-    return one_launch ? backward_key_tile(dk) : hopper::key_tile(dk, dv);
+    return one_launch ? backward_key_tile(dk) : hopper::key_tile(dk, dv, softcap);
   }
 };
 /// Of true head dims, which `traits.cpp` reads too.
