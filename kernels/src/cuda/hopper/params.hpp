@@ -67,8 +67,8 @@ struct ForwardParams : QueryTileParams {
 /// Where dK and dV of a block go.
 struct BlockGrads {
   Strided dk, dv;
-  int rows = 0;
   bool overwrite = false;
+  bool pieces = false;  ///< rows are whole aligned pieces of 16 bytes
 };
 
 struct BackwardParams : CommonParams {

@@ -136,6 +136,13 @@ __device__ __forceinline__ void load_box(std::uint32_t to, const CUtensorMap& ma
       "r"(at.batch)
       : "memory");
 }
+/// Brings the box to L2; one thread issues it, and nothing is waited for.
+__device__ __forceinline__ void prefetch_box(const CUtensorMap& map, BoxPlace at) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];\n" ::"l"(
+                   reinterpret_cast<std::uint64_t>(&map)),
+               "r"(at.column), "r"(at.head), "r"(at.row), "r"(at.batch)
+               : "memory");
+}
 /// Adds the box in shared memory to global memory, in fp32; one thread issues it.
 __device__ __forceinline__ void add_box(const CUtensorMap& map, BoxPlace at, std::uint32_t from) {
   asm volatile(
@@ -175,6 +182,13 @@ __device__ __forceinline__ void store_fragment(std::uint32_t at, const std::uint
 /// Adds to neighbouring floats in global memory, which begin on a boundary of 8 bytes; nothing is waited for.
 __device__ __forceinline__ void add_global_pair(float* to, float2 x) {
   asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};\n" ::"l"(to), "f"(x.x), "f"(x.y)
+               : "memory");
+}
+/// The same of four floats, as the bits of a piece on a boundary of 16 bytes.
+__device__ __forceinline__ void add_global_piece(float* to, uint4 x) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to),
+               "f"(__uint_as_float(x.x)), "f"(__uint_as_float(x.y)), "f"(__uint_as_float(x.z)),
+               "f"(__uint_as_float(x.w))
                : "memory");
 }
 __device__ __forceinline__ void store_shared_pair(std::uint32_t at, float x, float y) {
