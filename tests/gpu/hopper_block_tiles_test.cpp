@@ -241,6 +241,46 @@ TEST(HopperBlockTiles, TilesBeginWithDocumentsWhereFewerKeysStream) {
   EXPECT_EQ(tile_begins({256, 256}), (std::vector<int>{0, 128, 256, 384}));
 }
 
+/// Tiles of keys that causal documents are cut into, by row.
+[[nodiscard]] std::vector<Range> key_ranges(const std::vector<i64>& lengths) {
+  const std::vector<schedule::Slice> slices = documents(lengths);
+  const i64 rows = std::accumulate(lengths.begin(), lengths.end(), i64{0});
+  const TileTable<QuerySegment> table =
+      key_tiles({slices.data(), static_cast<i64>(slices.size())}, {{rows, true}}, key_tile(128, 128));
+  std::vector<Range> ranges;
+  for (const TileEntry& tile : table.tiles) ranges.push_back({tile.row, tile.row_end});
+  std::sort(ranges.begin(), ranges.end(), [](Range a, Range b) { return a.begin < b.begin; });
+  return ranges;
+}
+
+TEST(HopperBlockTiles, TilesOfKeysBeginWithDocumentsWhereThatIsLessWork) {
+  EXPECT_EQ(key_ranges({200, 1000}), (std::vector<Range>{{0, 128},
+                                                         {128, 200},
+                                                         {200, 328},
+                                                         {328, 456},
+                                                         {456, 584},
+                                                         {584, 712},
+                                                         {712, 840},
+                                                         {840, 968},
+                                                         {968, 1096},
+                                                         {1096, 1200}}));
+  EXPECT_EQ(key_ranges({130, 130}), (std::vector<Range>{{0, 128}, {128, 256}, {256, 260}}))
+      << "no fewer steps: more tiles cost more";
+  EXPECT_EQ(key_ranges({256, 256}), (std::vector<Range>{{0, 128}, {128, 256}, {256, 384}, {384, 512}}));
+}
+
+TEST(HopperBlockTiles, HeadsTakeTurnsAtSpansOfQueries) {
+  const schedule::Slice slice = test::rectangle(10000, 128);
+  const auto spans = [&](int group) {
+    const TileTable<QuerySegment> table = key_tiles({&slice, 1}, {{128, true}}, key_tile(128, 128), group);
+    std::vector<Range> rows;
+    for (const QuerySegment& s : table.segments) rows.push_back({s.begin, s.end});
+    return rows;
+  };
+  EXPECT_EQ(spans(1), (std::vector<Range>{{0, 10000}}));
+  EXPECT_EQ(spans(4), (std::vector<Range>{{8192, 10000}, {4096, 8192}, {0, 4096}}));
+}
+
 TEST(HopperBlockTiles, BlocksBeginAtDifferentQueries) {
   // Four blocks of one tile of keys, which all queries see.
   constexpr KeyTile size = key_tile(128, 128);

@@ -14,10 +14,6 @@ class Arrivals {
  public:
   __device__ __forceinline__ explicit Arrivals(const CommonParams& p) : awaited_(p.awaited) {}
 
-  /// Whether a block's gate is known to be open.
-  [[nodiscard]] __device__ __forceinline__ bool is_there(int block) const {
-    return (awaited_ & (1u << block)) == 0;
-  }
   /// Whether keys and values of a block may be read, once its gate is open. After a wait that was given up
   /// they may not: the claim goes on with whatever shared memory holds, so that barriers count as ever, and
   /// no block of threads claims any more.

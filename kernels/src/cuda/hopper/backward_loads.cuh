@@ -75,12 +75,6 @@ __device__ __forceinline__ void load_all(const BackwardParams& p, const Backward
     if (claim.row < 0) return;
     each_step<S::step_rows>(
         p, claim, [&](const QuerySegment& segment, int head, int row, const StepKeys& step_keys) {
-          const BoxPlace keys_at{0, claim.kv_head - p.kv_begin, claim.row + segment.shift, claim.batch};
-          // The keys before are in use for some steps yet.
-          if (step_keys.loads && arrivals.is_there(claim.block)) {
-            prefetch_rows<S::Dk>(p.k[claim.block], keys_at);
-            prefetch_rows<S::Dv>(p.v[claim.block], keys_at);
-          }
           const bool tail = row + S::step_rows > segment.end;
           const Barrier q_full = shared.q_full(ring.place), o_full = shared.o_full(o_ring.place),
                         landed = shared.tail_landed(ring.place);
@@ -114,9 +108,10 @@ __device__ __forceinline__ void load_all(const BackwardParams& p, const Backward
               return;
             }
             shared.keys_landed().arrive_with_bytes(S::k_bytes + S::v_bytes);
-            load_rows<S::Dk, S::key_rows>(block_address(shared.k), p.k[claim.block], keys_at,
+            const BoxPlace at{0, claim.kv_head - p.kv_begin, claim.row + segment.shift, claim.batch};
+            load_rows<S::Dk, S::key_rows>(block_address(shared.k), p.k[claim.block], at,
                                           shared.keys_landed());
-            load_rows<S::Dv, S::key_rows>(block_address(shared.v), p.v[claim.block], keys_at,
+            load_rows<S::Dv, S::key_rows>(block_address(shared.v), p.v[claim.block], at,
                                           shared.keys_landed());
           }
         });

@@ -136,13 +136,6 @@ __device__ __forceinline__ void load_box(std::uint32_t to, const CUtensorMap& ma
       "r"(at.batch)
       : "memory");
 }
-/// Brings the box to L2; one thread issues it, and nothing is waited for.
-__device__ __forceinline__ void prefetch_box(const CUtensorMap& map, BoxPlace at) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];\n" ::"l"(
-                   reinterpret_cast<std::uint64_t>(&map)),
-               "r"(at.column), "r"(at.head), "r"(at.row), "r"(at.batch)
-               : "memory");
-}
 /// Adds the box in shared memory to global memory, in fp32; one thread issues it.
 __device__ __forceinline__ void add_box(const CUtensorMap& map, BoxPlace at, std::uint32_t from) {
   asm volatile(

@@ -41,16 +41,6 @@ __device__ __forceinline__ void load_rows(std::uint32_t to, const CUtensorMap& m
   }
 }
 
-/// Brings rows that load_rows() will load to L2.
-template <int columns>
-__device__ __forceinline__ void prefetch_rows(const CUtensorMap& map, BoxPlace at) {
-#pragma unroll
-  for (int tile = 0; tile < columns / tile_columns; ++tile) {
-    at.column = tile * tile_columns;
-    prefetch_box(map, at);
-  }
-}
-
 /// Zeroes rows of `tiles` tiles of 64 columns, which may hold anything, also what times zero is not zero; one
 /// warp. A fence of the asynchronous proxy is yet to come.
 template <int tiles, int rows>
