@@ -20,7 +20,9 @@
 /// The mma CUDA kernel, or that of another backend, against the reference on the host, over cases drawn from
 /// all features at once:
 ///   mma_attention_check [--backend WORD] [cases [first seed]]    one line a case, exit 1 when one is wrong
-///   mma_attention_check [--backend WORD] --bench [filter]        TF/s
+///   mma_attention_check [--backend WORD] --bench [filter [warm-up seconds]]        TF/s
+/// A GPU at its power limit slows down after some 40 ms of full load: rates of short and of long calls
+/// compare after a warm-up of 0.2 s.
 namespace usp::test {
 namespace {
 
@@ -113,7 +115,8 @@ int main(int argc, char** argv) try {
     args.erase(args.begin(), args.begin() + 2);
   }
   if (!args.empty() && args[0] == "--bench")
-    return usp::test::run_bench(backend, args.size() > 1 ? args[1] : "");
+    return usp::test::run_bench(backend, args.size() > 1 ? args[1] : "",
+                                args.size() > 2 ? std::strtod(args[2].c_str(), nullptr) : 0);
   return usp::test::run_cases(backend, args.empty() ? 200 : std::strtoul(args[0].c_str(), nullptr, 10),
                               args.size() > 1 ? std::strtoul(args[1].c_str(), nullptr, 10) : 1);
 } catch (const std::exception& e) {

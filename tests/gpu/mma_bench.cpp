@@ -144,22 +144,25 @@ class DeviceView {
   kernels::View view_;
 };
 
-double median_seconds(const device::CallStream& stream, const std::function<void()>& work) {
-  for (int i = 0; i < 2; ++i) work();
-  std::vector<double> times;
-  for (int i = 0; i < 7; ++i) {
+/// What comes first and is not timed: two runs, and more until they have lasted so many seconds.
+double median_seconds(const device::CallStream& stream, double warm_up, const std::function<void()>& work) {
+  const auto timed = [&] {
     const device::Event begin(stream.device(), device::EventUse::timing),
         end(stream.device(), device::EventUse::timing);
     begin.record(stream.get());
     work();
     end.record(stream.get());
-    times.push_back(device::seconds_between(begin, end));
-  }
+    return device::seconds_between(begin, end);
+  };
+  double warm = 0;
+  for (int i = 0; i < 2 || warm < warm_up; ++i) warm += timed();
+  std::vector<double> times;
+  for (int i = 0; i < 7; ++i) times.push_back(timed());
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
 }
 
-void bench(Backend backend, const Configuration& c) {
+void bench(Backend backend, const Configuration& c, double warm_up) {
   device::CallStream stream(0);
   const std::unique_ptr<kernels::Memory> memory = kernels::make_cuda_memory(stream);
   const auto kernel = kernels::factory_of(backend).make(*memory, c.deterministic);
@@ -192,7 +195,7 @@ void bench(Backend backend, const Configuration& c) {
   run_once(*kernel, first);
   if (!c.rounded)
     for (const DeviceView* x : {&dq, &dk, &dv}) memory->fill(x->view(), 0);
-  const double forward = median_seconds(stream, [&] { attend->run(carried); });
+  const double forward = median_seconds(stream, warm_up, [&] { attend->run(carried); });
   if (!c.rounded) run_once(*kernel, first);
   kernels::AttendGradArgs grad_args{q.view(),  k.view(),  v.view(),  d_o.view(), lse.view(), {},
                                     dq.view(), dk.view(), dv.view(), scope,      c.rounded};
@@ -204,7 +207,7 @@ void bench(Backend backend, const Configuration& c) {
   const auto delta_of = [&] {
     if (!kernel->wants_o()) kernel->delta({d_o.view(), o.view(), lse.view(), delta.view(), {0, c.heads}});
   };
-  const double backward = median_seconds(stream, [&] { delta_of(), grad->run(grad_args); });
+  const double backward = median_seconds(stream, warm_up, [&] { delta_of(), grad->run(grad_args); });
   const double flops = 2 * pairs * static_cast<double>(c.heads * (c.dqk + c.dv));
   std::printf("%-34s fwd %8.3f ms %6.1f  bwd %8.3f ms %6.1f TF/s\n", c.name.c_str(), forward * 1e3,
               flops / forward * 1e-12, backward * 1e3, 2.5 * flops / backward * 1e-12);
@@ -213,9 +216,9 @@ void bench(Backend backend, const Configuration& c) {
 
 }  // namespace
 
-int run_bench(Backend backend, const std::string& filter) {
+int run_bench(Backend backend, const std::string& filter, double warm_up) {
   for (const Configuration& c : configurations())
-    if (c.name.find(filter) != std::string::npos) bench(backend, c);
+    if (c.name.find(filter) != std::string::npos) bench(backend, c, warm_up);
   return 0;
 }
 

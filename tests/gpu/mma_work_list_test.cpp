@@ -41,8 +41,9 @@ void check_queries(const Draw& draw, int tile_rows) {
 
 void check_keys(const Draw& draw, int tile_rows) {
   const test::Case& c = draw.problem;
-  const auto table = kernels::tiles::tiles_of_keys({c.slices.data(), static_cast<i64>(c.slices.size())},
-                                                   {c.grad_rows()}, tile_rows);
+  const auto table =
+      kernels::tiles::tiles_of_keys({c.slices.data(), static_cast<i64>(c.slices.size())},
+                                    {kernels::tiles::even_tiles(c.grad_rows(), tile_rows)}, tile_rows);
   i64 met = 0;
   for (const kernels::tiles::TileEntry& tile : table.tiles)
     for (int n = tile.segment_begin; n < tile.segment_end; ++n) {
@@ -77,12 +78,13 @@ TEST(MmaWorkList, KeysThatLieApartAreLoadedByTurns) {
   slices[0].q_count = slices[1].q_count = 10;
   slices[0].k_count = slices[1].k_count = 8;
   slices[1].k_row = slices[1].dk_row = 20;
-  const auto table = kernels::tiles::tiles_of_keys({slices.data(), 2}, {40}, 64);
+  const std::vector<std::vector<Range>> rows{{{0, 40}}};
+  const auto table = kernels::tiles::tiles_of_keys({slices.data(), 2}, rows, 64);
   ASSERT_EQ(table.segments.size(), 2u);
   EXPECT_EQ(table.segments[0].load_end, 8);
   EXPECT_EQ(table.segments[1].load_begin, 20);
   slices[1].k_row = slices[1].dk_row = 8;
-  const auto joined = kernels::tiles::tiles_of_keys({slices.data(), 2}, {40}, 64);
+  const auto joined = kernels::tiles::tiles_of_keys({slices.data(), 2}, rows, 64);
   EXPECT_EQ(joined.segments[0].load_end, 16);
   EXPECT_EQ(joined.segments[1].load_begin, 0);
 }

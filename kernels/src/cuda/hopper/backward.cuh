@@ -145,9 +145,11 @@ __device__ __forceinline__ void compute(const BackwardParams& p, const BackwardS
       if (!late) finish_keys(p, shared, ScoreTile(step), claim.batch);
     }
     const BlockGrads& grads = p.grads[claim.block];
-    const int row = claim.row + row_of_consumers();
-    write_key_grads<T, S::Dk>(dk, grads.dk, grads, claim, row, {0, p.dqk});
-    write_key_grads<T, S::Dv>(dv, grads.dv, grads, claim, row, {0, p.dv});
+    const int row = claim.row + 16 * warp_of_consumers(), box = box_of_warp(shared);
+    if (lane_of_warp() == 0) added_boxes_wait_read();
+    __syncwarp();
+    write_key_rows<T, S::Dk>(dk, grads.dk, grads, claim, row, p.dqk, box);
+    write_key_rows<T, S::Dv>(dv, grads.dv, grads, claim, row, p.dv, box);
     arrive_of_warp(shared.claim_empty(claims.place));
     claims.advance();
   }

@@ -10,7 +10,7 @@ namespace usp::kernels::hopper {
 
 [[nodiscard]] __device__ __forceinline__ GradClaim make_claim(const BackwardParams& p) {
   const ClaimedTile claimed = claim_tile(p, false);
-  GradClaim claim{claimed.tile.row};
+  GradClaim claim{claimed.tile.row, claimed.tile.row_end};
   claim.block = claimed.tile.block;
   claim.batch = claimed.head / p.kv_heads, claim.kv_head = p.kv_begin + claimed.head % p.kv_heads;
   claim.head_begin = max(p.head_begin, claim.kv_head * p.group);

@@ -38,7 +38,7 @@ struct BackwardShape
 
 /// A claim as the block's warps read it; row -1: no more work.
 struct GradClaim {
-  int row, kv_head, batch, steps, segment_begin, segment_end, head_begin, head_end, block, unused[3];
+  int row, row_end, kv_head, batch, steps, segment_begin, segment_end, head_begin, head_end, block, unused[2];
 };
 
 /// Query rows of a step, from the first on, that a key row sees.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backward_loads.cuh"
+#include "key_grad_rows.cuh"
 
 /// What the consumers of the backward kernels do with tiles of scores and of gradients.
 namespace usp::kernels::hopper {
@@ -13,6 +14,12 @@ namespace usp::kernels::hopper {
 }
 [[nodiscard]] __device__ __forceinline__ int row_of_consumers() {
   return 16 * warp_of_consumers() + (lane_of_warp() >> 2);
+}
+
+/// Where the first box of a warp for dQ lies; between claims dK and dV leave through it.
+template <class S>
+[[nodiscard]] __device__ __forceinline__ int box_of_warp(const BackwardShared<S>& shared) {
+  return shared.dq + warp_of_consumers() * (S::dq_tiles * S::dq_bytes / S::consumer_warps);
 }
 
 /// What a thread's two key rows see of the queries of a stage.
@@ -159,43 +166,6 @@ __device__ __forceinline__ void add_query_columns(const float (&dq)[S::dq_column
              at.head - p.dq_head_begin, at.row + sum_rows * (S::halves_rows ? warp : warp & 3), batch},
             boxes + static_cast<std::uint32_t>(box * S::box_bytes));
   added_boxes_commit();
-}
-
-/// Columns of a row from `first` on that a tile holds; the row has `width`.
-struct Columns {
-  int first, width;
-};
-
-/// Writes or adds one row of a thread's part of dK or dV; h is 0 or 1.
-template <class T, int D, int h>
-__device__ __forceinline__ void write_key_grads(const float (&x)[D / 2], const Strided& to, bool overwrite,
-                                                const GradClaim& claim, int row, const Columns& columns) {
-  const int first = columns.first + 2 * (thread_now() & 3);
-  if (to.type != DType::fp32) {
-    auto* const halves = row_of<typename T::type>(to, claim.batch, claim.kv_head, row);
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n)
-      store_rounded<T>(halves, n * 8 + first, columns.width, to.pairs,
-                       {x[4 * n + 2 * h], x[4 * n + 2 * h + 1]});
-    return;
-  }
-  float* const floats = row_of<float>(to, claim.batch, claim.kv_head, row);
-#pragma unroll
-  for (int n = 0; n < D / 8; ++n) {
-    const float2 pair = {x[4 * n + 2 * h], x[4 * n + 2 * h + 1]};
-    if (overwrite)
-      store_pair(floats, n * 8 + first, columns.width, to.pairs, pair);
-    else
-      add_pair(floats, n * 8 + first, columns.width, to.pairs, pair);
-  }
-}
-/// Of both rows.
-template <class T, int D>
-__device__ __forceinline__ void write_key_grads(const float (&x)[D / 2], const Strided& to,
-                                                const BlockGrads& block, const GradClaim& claim, int row,
-                                                const Columns& columns) {
-  if (row < block.rows) write_key_grads<T, D, 0>(x, to, block.overwrite, claim, row, columns);
-  if (row + 8 < block.rows) write_key_grads<T, D, 1>(x, to, block.overwrite, claim, row + 8, columns);
 }
 
 }  // namespace usp::kernels::hopper

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <numeric>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 namespace usp::kernels::hopper {
@@ -30,15 +31,32 @@ void count_streamed_tiles(TileTable<Segment>& table, int rows) {
   return static_cast<double>(tiles);
 }
 
-/// Rows at which the slices' queries begin and end, and all rows do.
-[[nodiscard]] std::vector<i64> bounds_of(const SliceList& slices, i64 q_rows) {
-  std::vector<i64> bounds{0, q_rows};
-  for (i64 n = 0; n < slices.count; ++n) {
-    const schedule::Slice& s = slices.at[n];
-    if (s.q_count > 0) bounds.push_back(s.q_row), bounds.push_back(s.q_row + s.q_count);
-  }
+/// Where runs of rows begin and end, and all `rows` do.
+[[nodiscard]] std::vector<i64> bounds_of(const std::vector<Range>& runs, i64 rows) {
+  std::vector<i64> bounds{0, rows};
+  for (const Range& run : runs)
+    if (!run.empty()) bounds.push_back(run.begin), bounds.push_back(run.end);
   std::sort(bounds.begin(), bounds.end());
   bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+  return bounds;
+}
+/// Of the slices' queries.
+[[nodiscard]] std::vector<i64> query_bounds(const SliceList& slices, i64 q_rows) {
+  std::vector<Range> runs;
+  for (i64 n = 0; n < slices.count; ++n)
+    runs.push_back({slices.at[n].q_row, slices.at[n].q_row + slices.at[n].q_count});
+  return bounds_of(runs, q_rows);
+}
+/// Of the gradient rows of the slices' keys, by block.
+[[nodiscard]] std::vector<std::vector<i64>> key_bounds(const SliceList& slices,
+                                                       const std::vector<GradRows>& rows) {
+  std::vector<std::vector<Range>> runs(rows.size());
+  for (i64 n = 0; n < slices.count; ++n)
+    runs[static_cast<std::size_t>(slices.block_of(n))].push_back(
+        {slices.at[n].dk_row, slices.at[n].dk_row + slices.at[n].k_count});
+  std::vector<std::vector<i64>> bounds;
+  for (std::size_t block = 0; block < rows.size(); ++block)
+    bounds.push_back(bounds_of(runs[block], rows[block].count));
   return bounds;
 }
 
@@ -78,9 +96,34 @@ constexpr double own_cost = 0.3;
 }
 
 /// Additions to one row of dQ at one time wait for each other: a segment that reaches over a tile's own rows
-/// is cut there, and its first part comes last. A tile's own rows count over all blocks.
-[[nodiscard]] TileTable<QuerySegment> staggered(TileTable<QuerySegment> table,
-                                                const std::vector<GradRows>& rows, int step_rows) {
+/// is cut there, and its first part comes last. A tile's own rows, from `row` on, count over all blocks.
+void append_staggered(std::vector<QuerySegment>& segments, QuerySegment s, i64 row, int step_rows) {
+  QuerySegment before = s;
+  const i64 step = std::max<i64>(row - s.begin, 0) / step_rows % steps_of(s, step_rows);
+  s.begin = before.end = s.begin + static_cast<int>(step) * step_rows;
+  segments.push_back(s);
+  if (before.begin < before.end) segments.push_back(before);
+}
+
+/// Tiles that stay with one head for a segment of their own length soon work on different heads, whose rows
+/// do not fit L2 together. Heads take turns at spans of so many rows, from the last one on: there tiles of
+/// one document keep step. Within a span they begin at different rows.
+constexpr int span_rows = 4096;
+void append_spans(std::vector<QuerySegment>& segments, const QuerySegment& s, i64 row, const KeyTile& size) {
+  QuerySegment span = s;
+  for (span.end = s.end; span.end > s.begin; span.end = span.begin) {
+    const int bound = (span.end - 1) / span_rows * span_rows;
+    const int steps = bound <= s.begin ? 0 : (bound - s.begin + size.step - 1) / size.step;
+    span.begin = s.begin + steps * size.step;
+    if (span.begin >= span.end) span.begin -= size.step;
+    append_staggered(segments, span, span.begin + row / size.keys * size.step, size.step);
+  }
+}
+
+/// Orders the segments of each tile.
+[[nodiscard]] TileTable<QuerySegment> ordered(TileTable<QuerySegment> table,
+                                              const std::vector<GradRows>& rows, const KeyTile& size,
+                                              int group) {
   std::vector<i64> begins;
   i64 begin = 0;
   for (const GradRows& block : rows) begins.push_back(begin), begin += block.count;
@@ -89,11 +132,11 @@ constexpr double own_cost = 0.3;
     const auto first = static_cast<int>(segments.size());
     const i64 row = begins[static_cast<std::size_t>(tile.block)] + tile.row;
     for (int i = tile.segment_begin; i < tile.segment_end; ++i) {
-      QuerySegment s = table.segments[static_cast<std::size_t>(i)], before = s;
-      const i64 step = std::max<i64>(row - s.begin, 0) / step_rows % steps_of(s, step_rows);
-      s.begin = before.end = s.begin + static_cast<int>(step) * step_rows;
-      segments.push_back(s);
-      if (before.begin < before.end) segments.push_back(before);
+      const QuerySegment& s = table.segments[static_cast<std::size_t>(i)];
+      if (group > 1)
+        append_spans(segments, s, row, size);
+      else
+        append_staggered(segments, s, row, size.step);
     }
     tile.segment_begin = first, tile.segment_end = static_cast<int>(segments.size());
   }
@@ -101,10 +144,19 @@ constexpr double own_cost = 0.3;
   return table;
 }
 
+/// A tile of keys costs as much as so many of its steps beside those.
+constexpr i64 own_steps = 1;
+
+[[nodiscard]] i64 cost_of(const TileTable<QuerySegment>& table) {
+  i64 cost = own_steps * table.busy;
+  for (const TileEntry& tile : table.tiles) cost += tile.streamed_tiles;
+  return cost;
+}
+
 }  // namespace
 
 QueryTiles query_tiles(const SliceList& slices, i64 q_rows, const QueryHeads& heads, int keys) {
-  const std::vector<i64> bounds = bounds_of(slices, q_rows);
+  const std::vector<i64> bounds = query_bounds(slices, q_rows);
   const auto of_rows = [&](const std::vector<Range>& tiles) {
     TileTable<KeySegment> table = tiles_of_queries(slices, tiles);
     count_streamed_tiles(table, keys);
@@ -127,17 +179,25 @@ QueryTiles query_tiles(const SliceList& slices, i64 q_rows, const QueryHeads& he
 }
 
 TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<GradRows>& rows,
-                                  const KeyTile& size) {
-  std::vector<i64> counts;
-  for (const GradRows& block : rows) counts.push_back(block.count);
-  TileTable<QuerySegment> table = staggered(tiles_of_keys(slices, counts, size.keys), rows, size.step);
-  const auto unwritten = [&](const TileEntry& tile) {
-    return !rows[static_cast<std::size_t>(tile.block)].overwrite;
+                                  const KeyTile& size, int group) {
+  std::vector<std::vector<Range>> even, documents;
+  for (const GradRows& block : rows) even.push_back(even_tiles(block.count, size.keys));
+  for (const std::vector<i64>& bounds : key_bounds(slices, rows))
+    documents.push_back(document_tiles(bounds, size.keys));
+  const auto of_tiles = [&](const std::vector<std::vector<Range>>& tiles) {
+    TileTable<QuerySegment> table = ordered(tiles_of_keys(slices, tiles, size.keys), rows, size, group);
+    const auto unwritten = [&](const TileEntry& tile) {
+      return !rows[static_cast<std::size_t>(tile.block)].overwrite;
+    };
+    const auto idle = table.tiles.begin() + table.busy;
+    table.tiles.erase(std::remove_if(idle, table.tiles.end(), unwritten), table.tiles.end());
+    count_streamed_tiles(table, size.step);
+    return table;
   };
-  const auto idle = table.tiles.begin() + table.busy;
-  table.tiles.erase(std::remove_if(idle, table.tiles.end(), unwritten), table.tiles.end());
-  count_streamed_tiles(table, size.step);
-  return table;
+  TileTable<QuerySegment> table = of_tiles(even);
+  if (documents == even) return table;
+  TileTable<QuerySegment> by_document = of_tiles(documents);
+  return cost_of(by_document) < cost_of(table) ? by_document : table;
 }
 
 ClaimRuns order_by_row(TileTable<QuerySegment>& table) {
@@ -147,9 +207,18 @@ ClaimRuns order_by_row(TileTable<QuerySegment>& table) {
   auto end = begin + table.busy;
   while (end != begin && light_share * (light + end[-1].streamed_tiles) <= work)
     light += (--end)->streamed_tiles;
-  std::sort(begin, end, [](const TileEntry& a, const TileEntry& b) {
-    return std::tie(a.block, a.row) < std::tie(b.block, b.row);
-  });
+  const auto slice_of = [&](const TileEntry& tile) {
+    return table.segments[static_cast<std::size_t>(tile.segment_begin)].slice;
+  };
+  std::unordered_map<int, int> heaviest;  // tile, by slice
+  for (auto tile = begin; tile != begin + table.busy; ++tile) {
+    int& most = heaviest[slice_of(*tile)];
+    most = std::max(most, tile->streamed_tiles);
+  }
+  const auto place_of = [&](const TileEntry& tile) {
+    return std::tuple(tile.block, -heaviest[slice_of(tile)], tile.row);
+  };
+  std::sort(begin, end, [&](const TileEntry& a, const TileEntry& b) { return place_of(a) < place_of(b); });
   return one_run(table);
 }
 

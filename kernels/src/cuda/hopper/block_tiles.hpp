@@ -54,10 +54,12 @@ struct GradRows {
   bool overwrite = false;
 };
 
-/// Tiles of `size` keys and steps: those that see something, and of blocks that are overwritten all. Tiles
-/// that see the same queries begin at different ones.
+/// Tiles of up to `size` keys and steps: those that see something, and of blocks that are overwritten all.
+/// They lie on an even grid of each block, or begin anew with each document that is not short, whichever is
+/// less work. Tiles that see the same queries begin at different ones; `group`: query heads of a KV head,
+/// which a tile takes in turns.
 [[nodiscard]] TileTable<QuerySegment> key_tiles(const SliceList& slices, const std::vector<GradRows>& rows,
-                                                const KeyTile& size);
+                                                const KeyTile& size, int group = 1);
 
 /// Runs in which tiles are claimed, as their ends: of the tiles that see something, then of all.
 struct ClaimRuns {
@@ -69,8 +71,9 @@ template <class Segment>
 [[nodiscard]] ClaimRuns one_run(const TileTable<Segment>& table) {
   return {{table.busy}, {static_cast<int>(table.tiles.size())}};
 }
-/// Orders tiles by block and row: near tiles read the same queries while those are in L2. The lightest tiles,
-/// one part of light_share of the work, stay behind them by falling work, to end the launch evenly.
+/// Orders tiles by block and row, documents with heavy tiles first: near tiles read the same queries while
+/// those are in L2. The lightest tiles, one part of light_share of the work, stay behind them by falling
+/// work, to end the launch evenly.
 [[nodiscard]] ClaimRuns order_by_row(TileTable<QuerySegment>& table);
 inline constexpr i64 light_share = 8;
 

@@ -55,9 +55,12 @@ template <class Args>
   return !a.scope.query_heads.empty() && a.q.batch != 0;
 }
 
-/// Heads of which each brings `bytes` to L2, so many that they fill a section together.
+/// Heads of which each brings `bytes` to L2, so many that they fill a section together; sections are even,
+/// since the last one has to keep the GPU busy.
 [[nodiscard]] int section_heads(i64 section, i64 bytes, i64 heads) {
-  return static_cast<int>(std::clamp<i64>(section / std::max<i64>(bytes, 1), 1, heads));
+  const i64 most = std::clamp<i64>(section / std::max<i64>(bytes, 1), 1, heads);
+  const i64 sections = (heads + most - 1) / most;
+  return static_cast<int>((heads + sections - 1) / sections);
 }
 
 /// A call for one block is a list of one.
@@ -165,6 +168,11 @@ void describe_query_tiles(Params& p, Engine& engine, const BlockList<Args>& list
   describe(p, engine, list, tiles, a.overwrite, {query_rows >> p.bundle_log2, key_rows, 1 << p.bundle_log2});
 }
 
+/// Whether rows are whole aligned pieces of 16 bytes.
+[[nodiscard]] bool in_pieces(const View& view) {
+  return divides(view, 16, 16 / bytes_of(view.type)) && view.width * bytes_of(view.type) % 16 == 0;
+}
+
 /// What the launches of backward read of the gradients' side.
 template <class Params>
 void describe_grads(Params& p, Engine& engine, const AttendGradArgs& a, int rows, int heads = 1) {
@@ -239,7 +247,7 @@ class BackwardStep final : public PreparedStep<Given> {
     const bool one_launch = !queries_;
     std::vector<GradRows> rows;
     for (const AttendGradArgs& block : list) rows.push_back({block.dk.rows, block.overwrites_dkv()});
-    TileTable<QuerySegment> table = key_tiles(slices.list(), rows, tile_.key_tile(one_launch));
+    TileTable<QuerySegment> table = key_tiles(slices.list(), rows, tile_.key_tile(one_launch), a.scope.group);
     block_tiles_.resize(static_cast<std::size_t>(list.count));
     for (const TileEntry& tile : table.tiles) ++block_tiles_[static_cast<std::size_t>(tile.block)];
     const i64 claims = static_cast<i64>(table.busy) * a.scope.kv_heads().size() * a.q.batch;
@@ -308,8 +316,8 @@ class BackwardStep final : public PreparedStep<Given> {
     p.section_heads = section_heads(grad_section_bytes, a.q.rows * row_bytes * a.scope.group, p.heads_of_all);
     for (i64 i = 0; i < list.count; ++i) {
       const AttendGradArgs& block = list.blocks[i];
-      p.grads[i] = {strided(block.dk), strided(block.dv), static_cast<int>(block.dk.rows),
-                    block.overwrites_dkv()};
+      p.grads[i] = {strided(block.dk), strided(block.dv), block.overwrites_dkv(),
+                    in_pieces(block.dk) && in_pieces(block.dv)};
       p.completions[i] = list.completion(i),
       p.block_claims[i] = static_cast<unsigned>(tiles_of(i) * p.heads_of_all);
     }

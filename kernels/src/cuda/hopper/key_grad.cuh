@@ -11,7 +11,7 @@ namespace usp::kernels::hopper {
 template <class T, int Dk, int Dv, bool softcap_>
 struct KeyGradShape : KeyTileShape<T, Dk, Dv, key_tile(Dk, Dv).keys, key_tile(Dk, Dv).step, 4, 4> {
   static constexpr bool softcap = softcap_;
-  static constexpr int score_tiles = 0, dq_tiles = 0;
+  static constexpr int score_tiles = 0, dq_tiles = 1;
 };
 
 /// A warpgroup's 64 keys of one claim after the other.
@@ -90,8 +90,9 @@ __device__ __forceinline__ void compute_key_grads(const BackwardParams& p, const
       arrive_of_warp(shared.q_empty(before)), arrive_of_warp(shared.o_empty(before));
     }
     const BlockGrads& grads = p.grads[claim.block];
-    write_key_grads<T, S::Dk>(dk, grads.dk, grads, claim, claim.row + row_of_tile(), {0, p.dqk});
-    write_key_grads<T, S::Dv>(dv, grads.dv, grads, claim, claim.row + row_of_tile(), {0, p.dv});
+    const int row = claim.row + 16 * warp_of_consumers(), box = box_of_warp(shared);
+    write_key_rows<T, S::Dk>(dk, grads.dk, grads, claim, row, p.dqk, box);
+    write_key_rows<T, S::Dv>(dv, grads.dv, grads, claim, row, p.dv, box);
     arrive_of_warp(shared.claim_empty(claims.place));
     claims.advance();
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backward_tiles.cuh"
+#include "key_grad_rows.cuh"
 
 #include <type_traits>
 

@@ -188,6 +188,13 @@ __device__ __forceinline__ void add_global_pair(float* to, float2 x) {
   asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};\n" ::"l"(to), "f"(x.x), "f"(x.y)
                : "memory");
 }
+/// The same of four floats, as the bits of a piece on a boundary of 16 bytes.
+__device__ __forceinline__ void add_global_piece(float* to, uint4 x) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to),
+               "f"(__uint_as_float(x.x)), "f"(__uint_as_float(x.y)), "f"(__uint_as_float(x.z)),
+               "f"(__uint_as_float(x.w))
+               : "memory");
+}
 __device__ __forceinline__ void store_shared_pair(std::uint32_t at, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(at), "f"(x), "f"(y) : "memory");
 }

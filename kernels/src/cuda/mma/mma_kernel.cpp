@@ -104,8 +104,8 @@ class BackwardStep final : public PreparedAttendGrad {
     if (backward_shared_bytes(dims_.dk, dims_.dv, dims_.terms, 1) > r.shared_per_block())
       dims_ = padded_dims(a.q.width, a.v.width, true);  // smaller tiles
     r.need_shared(backward_shared_bytes(dims_.dk, dims_.dv, dims_.terms, 1));
-    keys_.emplace(r.tables(), slices,
-                  tiles_of_keys(slices, {a.dk.rows}, backward_keys(dims_.dk, dims_.terms)));
+    const int tile_rows = backward_keys(dims_.dk, dims_.terms);
+    keys_.emplace(r.tables(), slices, tiles_of_keys(slices, {even_tiles(a.dk.rows, tile_rows)}, tile_rows));
     make_room(r, a);
     r.make_room(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
     if (r.deterministic()) {

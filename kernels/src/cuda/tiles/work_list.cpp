@@ -188,15 +188,14 @@ TileTable<KeySegment> tiles_of_queries(const SliceList& slices, const std::vecto
   return in_order(tiles, places);
 }
 
-TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, const std::vector<i64>& dk_rows,
-                                      int tile_rows) {
-  std::vector<std::vector<Range>> row_tiles;
+TileTable<QuerySegment> tiles_of_keys(const SliceList& slices,
+                                      const std::vector<std::vector<Range>>& row_tiles, int tile_rows) {
   std::vector<std::size_t> first_tiles;
   std::vector<TileEntry> places;
-  for (const i64 rows : dk_rows) {
-    first_tiles.push_back(places.size()), row_tiles.push_back(even_tiles(rows, tile_rows));
-    for (const Range& tile : row_tiles.back())
-      places.push_back(place_of(tile, static_cast<int>(row_tiles.size()) - 1));
+  for (const std::vector<Range>& of_block : row_tiles) {
+    const auto block = static_cast<int>(first_tiles.size());
+    first_tiles.push_back(places.size());
+    for (const Range& tile : of_block) places.push_back(place_of(tile, block));
   }
   std::vector<std::vector<QuerySegment>> tiles(places.size());
   for (i64 n = 0; n < slices.count; ++n) {

@@ -34,8 +34,9 @@ struct TileTable {
 /// Tiles of query rows against key rows, whose segments follow one another as the slices do.
 [[nodiscard]] TileTable<KeySegment> tiles_of_queries(const SliceList& slices,
                                                      const std::vector<Range>& tiles);
-/// Tiles of gradient rows, dk_rows of each block, against query rows.
-[[nodiscard]] TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, const std::vector<i64>& dk_rows,
+/// Tiles of gradient rows of each block, of up to `tile_rows` rows, against query rows.
+[[nodiscard]] TileTable<QuerySegment> tiles_of_keys(const SliceList& slices,
+                                                    const std::vector<std::vector<Range>>& row_tiles,
                                                     int tile_rows);
 
 /// Memory of tables. What one table leaves, a later one takes: its upload comes after the work on the former
