@@ -18,6 +18,7 @@
 #include "usp/kernels/kernel_factory.hpp"
 #include "usp/runtime/attention.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -325,9 +326,14 @@ void compare(const Job& job, int rank) {
   for (int round = -2; round < job.rounds; ++round) {
     for (RingRank* r : {&hops, &waves}) r->arrive(round < 0);
     std::vector<Times> times = {full.run(), own.run(), hops.run(), waves.run()};
-    if (list)
-      for (const Coming coming : {Coming::ungated, Coming::open, Coming::completing, Coming::copied})
-        times.push_back(list->run(coming));
+    if (list) {
+      // By turns forwards and backwards: what ran before counts.
+      std::array comings{Coming::ungated, Coming::open, Coming::completing, Coming::copied};
+      if (round % 2 != 0) std::reverse(comings.begin(), comings.end());
+      times.resize(launch + comings.size());
+      for (const Coming coming : comings)
+        times[launch + static_cast<std::size_t>(coming)] = list->run(coming);
+    }
     if (list && round >= 0) copied.push_back(list->copied_gb_s());
     for (std::size_t i = 0; round >= 0 && i < rows.size(); ++i) rows[i].add(times[i]);
   }
