@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <sstream>
+#include <string>
 #include <vector>
 
 namespace usp::test {
@@ -217,8 +219,14 @@ void bench(Backend backend, const Configuration& c, double warm_up) {
 }  // namespace
 
 int run_bench(Backend backend, const std::string& filter, double warm_up) {
-  for (const Configuration& c : configurations())
-    if (c.name.find(filter) != std::string::npos) bench(backend, c, warm_up);
+  const std::vector<Configuration> all = configurations();
+  std::istringstream parts(filter.empty() ? "," : filter);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const bool whole =
+        std::any_of(all.begin(), all.end(), [&](const Configuration& c) { return c.name == part; });
+    for (const Configuration& c : all)
+      if (whole ? c.name == part : c.name.find(part) != std::string::npos) bench(backend, c, warm_up);
+  }
   return 0;
 }
 
