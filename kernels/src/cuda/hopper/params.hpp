@@ -17,9 +17,8 @@ namespace usp::kernels::hopper {
 using namespace tiles;
 
 /// Heads whose K and V (forward) or Q, dO and dQ (backward) fill this much are worked on together, so that
-/// they stay in L2. Backward's are small: 40 MB are no faster where claims are many, and end a launch of few
-/// unevenly.
-inline constexpr i64 section_bytes = i64{32} << 20, grad_section_bytes = i64{16} << 20;
+/// they stay in L2.
+inline constexpr i64 section_bytes = i64{32} << 20, grad_section_bytes = i64{40} << 20;
 
 /// Runs of tiles of a table at most: of each block, and what is left for the end.
 inline constexpr int max_runs = max_blocks + 1;
