@@ -174,7 +174,7 @@ __device__ __forceinline__ void prepare_rows(const BackwardParams& p, const Back
     for (; waiting > left; --waiting) {
       const int behind = ring.place - waiting, ready = behind < 0 ? behind + S::stages : behind;
       float* const rows = shared.lse(ready);
-#pragma unroll (S::step_rows > 64 ? 1 : 2)
+#pragma unroll(S::step_rows > 64 ? 1 : 2)
       for (int i = lane_of_warp(); i < S::step_rows; i += 32) {
         float &lse = rows[place_of_row(i)], &delta = rows[S::step_rows + place_of_row(i)];
         // Rows without a sum have no probabilities.
@@ -208,7 +208,7 @@ __device__ __forceinline__ void prepare_rows(const BackwardParams& p, const Back
             count_before();
           shared.q_empty(ring.place).wait(ring.parity ^ 1);
           float* const rows = shared.lse(ring.place);
-#pragma unroll (S::step_rows > 64 ? 1 : 2)
+#pragma unroll(S::step_rows > 64 ? 1 : 2)
           for (int i = lane_of_warp(); i < S::step_rows; i += 32) {
             float* const at = rows + place_of_row(i);
             if (row + i < segment.end) {

@@ -250,7 +250,7 @@ __device__ __forceinline__ void finish_tall_scores(std::uint32_t (&rounded)[S::k
 
 /// From P of the step at its place to dV, dS and dO that is given back. Products of dV are over then: their
 /// registers are those of the scores that follow.
-template <class S, int consumer, bool continues>
+template <class S, int consumer>
 __device__ __forceinline__ void add_tall_dv(float (&dv)[S::Dv / 2],
                                             const std::uint32_t (&rounded)[S::kept_words],
                                             const BackwardParams& p, const TallShared<S>& shared,
@@ -259,9 +259,9 @@ __device__ __forceinline__ void add_tall_dv(float (&dv)[S::Dv / 2],
   std::uint32_t last[4];
   {
     float dp[S::step_rows / 2];
+    shared.o_full(at.step().place).wait(at.step().parity);
     products.score_grads(dp, at.step().place);
     products.add_dv(dv, rounded, 0, at.step().place);
-    if constexpr (continues) shared.q_full(at.next_step().place).wait(at.next_step().parity);
     products_wait<1>();
     store_score_grads<S>(products.ds(), dp, rounded, last, shared.lse(at.step().place) + S::step_rows,
                          p.scale);
@@ -288,17 +288,16 @@ template <class S, int consumer>
       at.advance_keys();
     }
     products.scores(s, at.step().place);
-    shared.o_full(at.step().place).wait(at.step().parity);
     products_wait<0>();
     finish_tall_scores(rounded, s, p, shared, at.step().place);
   }
 #pragma unroll 1
   while (shared.note(at.step().place).continues != 0) {
-    add_tall_dv<S, consumer, true>(dv, rounded, p, shared, at);
+    add_tall_dv<S, consumer>(dv, rounded, p, shared, at);
     float s[S::step_rows / 2];
+    shared.q_full(at.next_step().place).wait(at.next_step().parity);
     products.scores(s, at.next_step().place);
     products.add_dk(dk, at.step().place);
-    shared.o_full(at.next_step().place).wait(at.next_step().parity);
     products_wait<1>();
     finish_tall_scores(rounded, s, p, shared, at.next_step().place);
     products_wait<0>();
@@ -306,7 +305,7 @@ template <class S, int consumer>
     at.advance_step();
   }
   const bool ends = shared.note(at.step().place).ends != 0;
-  add_tall_dv<S, consumer, false>(dv, rounded, p, shared, at);
+  add_tall_dv<S, consumer>(dv, rounded, p, shared, at);
   products.add_dk(dk, at.step().place);
   products_wait<0>();
   arrive_of_warp(shared.q_empty(at.step().place));
