@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "explain_view.hpp"
+#include "print_parts.hpp"
 #include "request_json.hpp"
 
 #include "usp/base/json_format.hpp"
@@ -142,6 +143,7 @@ std::string headline(const PlanFile& plan, const PlanLayer& layer) {
   std::string text = fmt::format("{} on {}\n  ring {} x ulysses {}, {}", plan.model, plan.cluster,
                                  plan.mesh.ring(), plan.mesh.ulysses, word_of(layer.plan.layout));
   if (plan.mesh.ring() > 1) text += fmt::format(", {}", word_of(layer.plan.method));
+  text += gated_text(layer.plan.gated, layer.plan.gate_phases);
   if (plan.placement.tensor > 1) text += fmt::format(", tensor {}", plan.placement.tensor);
   if (plan.placement.data > 1) text += fmt::format(", data {}", plan.placement.data);
   if (plan.pipeline > 1) text += fmt::format(", pipeline {}", plan.pipeline);
