@@ -272,6 +272,7 @@ TEST(PlanFile, EveryChangeIsRefused) {
                                                   {"/inputs/execution/packed", false},
                                                   {"/inputs/all_devices", 1},
                                                   {"/inputs/fixed/unknown", 1},
+                                                  {"/inputs/fixed/gate_phases", 3},
                                                   {"/digest", "0123456789abcdef"},
                                                   {"/layers/0/shape/query_heads", 1e300}};
   for (const auto& [pointer, value] : changes)

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace usp {
@@ -57,7 +58,8 @@ std::vector<const AttentionCandidate*> best_of_meshes(const AttentionResult& res
   return list;
 }
 
-/// How many other ways on the same mesh cost as much, to a tenth of a percent.
+/// How many other ways on the same mesh cost as much, to a tenth of a percent. Simpler ones may come before
+/// some that are a little faster.
 std::string equals_text(const AttentionResult& result) {
   const AttentionCandidate& best = result.best();
   std::string text;
@@ -66,7 +68,7 @@ std::string equals_text(const AttentionResult& result) {
     const AttentionCandidate& c = result.candidates[i];
     const bool same_mesh =
         c.plan.mesh.ring() == best.plan.mesh.ring() && c.plan.mesh.ulysses == best.plan.mesh.ulysses;
-    if (!same_mesh || c.seconds() > best.seconds() * 1.001) continue;
+    if (!same_mesh || std::abs(c.seconds() / best.seconds() - 1) > 0.001) continue;
     if (count++ == 0) text = describe(c);
   }
   if (count == 0) return "";

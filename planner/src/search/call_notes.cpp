@@ -27,7 +27,8 @@ std::string block_pattern_note(const ScoreRules& score) {
 
 std::string stall_note(const Calibration& calibration, Backend computes) {
   if (!computes->waits_inside || calibration.kernel_of(computes).data().knows_multiprocessors()) return "";
-  return "gates: the multiprocessors of the card are not known, so that the wait of the first tiles for the "
+  return "gates: no calibration says how many multiprocessors the card has, so that the wait of the first "
+         "tiles for the "
          "last block is not in the price";
 }
 

@@ -55,7 +55,7 @@ Json fixed_json(const Constraints& fixed) {
   // Absent is its default, so that files written before it keep their digest.
   if (fixed.offload) json["offload"] = offload_json(*fixed.offload);
   if (fixed.gated) json["gated"] = true;
-  if (fixed.gated && fixed.gate_phases) json["gate_phases"] = *fixed.gate_phases;
+  if (fixed.gate_phases) json["gate_phases"] = *fixed.gate_phases;
   return json;
 }
 
@@ -119,6 +119,8 @@ Constraints fixed_in(ObjectReader reader) {
   if (reader.has("gated")) fixed.gated = reader.maybe_boolean("gated").value_or(false);
   if (reader.has("gate_phases"))
     fixed.gate_phases = maybe_int(reader, "gate_phases", 1, schedule::max_gate_phases);
+  if (fixed.gate_phases && !fixed.gated)
+    reader.fail("gate_phases", "is for gated plans: other calls await all that they attend; leave it out");
   reader.finish();
   return fixed;
 }

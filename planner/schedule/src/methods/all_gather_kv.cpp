@@ -13,8 +13,9 @@ void stages(const Mesh& mesh, std::vector<Stage>& out) {
 }
 
 std::string summary(const Mesh&) {
-  return "all_gather_kv: all other rows' keys arrive while the rank attends to its own, then run as one "
-         "large block; fewest rounds, most memory";
+  return "all_gather_kv: the keys of all other rows come straight from their owners to memory that holds "
+         "them "
+         "all; fewest rounds, most memory";
 }
 
 /// Every rank sends to every other of its ring at once, which is routed as one exchange.

@@ -172,7 +172,9 @@ void check_plan_sizes(const AttentionPlan& plan) {
 std::string gate_refusal(const Mesh& mesh, Method method, DkvReturn dkv_return) {
   if (mesh.ring() == 1) return "is for rings of more than one rank: nothing arrives on ring 1";
   if (dkv_return == DkvReturn::cycle)
-    return "is not for dkv_return cycle, whose own block travels before it is attended";
+    return "is not for dkv_return cycle, whose own block travels before it is attended; use dkv_return "
+           "direct "
+           "or circulate";
   if (method->joins_remote_blocks) return "";
   std::vector<std::string_view> others;
   for (const Method other : methods())
