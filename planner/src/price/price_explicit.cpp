@@ -101,6 +101,13 @@ class ListShare {
   double most_of_list_ = 0;
 };
 
+/// Null: schedules may hold work that no plan generates.
+[[nodiscard]] const schedule::ComputeOp* generated_work(const schedule::CompactPass& pass,
+                                                        std::int32_t number) {
+  const auto at = static_cast<std::size_t>(number);
+  return at < pass.work.size() ? &pass.work[at] : nullptr;
+}
+
 }  // namespace
 
 PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Placement& placement,
@@ -151,17 +158,13 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
       lists.add(rank, tick);
     }
     for (auto& [work, time] : slowest) {
-      // Schedules may hold work that no plan generates.
-      const auto number = static_cast<std::size_t>(work);
-      const bool generated = number < pass.work.size();
-      if (generated && pass.work[number].list > 0 && time.seconds > 0) {
-        const schedule::ComputeOp& w = pass.work[number];
-        sum.enter(times.of_list(w, context.split->distinct_of(w.chunk, w.part), context.largest_block()),
-                  share_awaited(w, plan.mesh));
-      }
+      const schedule::ComputeOp* const w = generated_work(pass, work);
+      if (w != nullptr && w->list > 0 && time.seconds > 0)
+        sum.enter(times.of_list(*w, context.split->distinct_of(w->chunk, w->part), context.largest_block()),
+                  share_awaited(*w, plan.mesh));
       if (lists.is_shared(work)) time.seconds *= lists.share();
       sum.work(time);
-      if (generated) sum.complete(share_completed(pass.work[number], plan.mesh));
+      if (w != nullptr) sum.complete(share_completed(*w, plan.mesh));
     }
     (void)sum.exchange(started);
     sum.tick(t, started, ticks, !options_.overlap);

@@ -112,7 +112,7 @@ struct ComputeOp {
   bool overwrite = false;
   bool overwrite_dkv = false;
   HeadPart part = HeadPart::all;
-  std::int8_t list = 0;
+  std::int16_t list = 0;
   std::int16_t chunk = 0;
   std::int32_t tick = 0;
   RingOffsets offsets;
