@@ -49,6 +49,13 @@ Estimate time_of(const KernelTimes& times, const schedule::RankSchedule& rank, c
   return times.on_pairs(operation, call.heads, call.block, call.results);
 }
 
+/// Null: schedules may hold work that no plan generates.
+[[nodiscard]] const schedule::ComputeOp* generated_work(const schedule::CompactPass& pass,
+                                                        std::int32_t number) {
+  const auto at = static_cast<std::size_t>(number);
+  return at < pass.work.size() ? &pass.work[at] : nullptr;
+}
+
 /// Remote blocks of a list take together what they take on the busiest rank: one share of what each takes on
 /// the rank that it keeps busiest, as price_pass() has it.
 class ListShare {
@@ -58,8 +65,8 @@ class ListShare {
       : times_(times), pass_(pass), one_launch_(one_launch) {}
 
   [[nodiscard]] bool is_shared(std::int32_t work) const {
-    const auto number = static_cast<std::size_t>(work);
-    return number < pass_.work.size() && is_remote_in_list(pass_.work[number]);
+    const schedule::ComputeOp* const w = generated_work(pass_, work);
+    return w != nullptr && is_remote_in_list(*w);
   }
   /// All steps of a rank in the tick.
   void add(const schedule::RankSchedule& rank, const schedule::Tick& tick) {
@@ -100,13 +107,6 @@ class ListShare {
   std::map<std::int32_t, double> most_of_block_;
   double most_of_list_ = 0;
 };
-
-/// Null: schedules may hold work that no plan generates.
-[[nodiscard]] const schedule::ComputeOp* generated_work(const schedule::CompactPass& pass,
-                                                        std::int32_t number) {
-  const auto at = static_cast<std::size_t>(number);
-  return at < pass.work.size() ? &pass.work[at] : nullptr;
-}
 
 }  // namespace
 

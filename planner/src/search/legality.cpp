@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/planner/plan.hpp"
+#include "usp/schedule/gate_phases.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/validate.hpp"
 
@@ -94,7 +95,7 @@ std::string gates_refused(const Constraints& fixed, const Mesh& mesh) {
 
 std::string phases_refused(const Constraints& fixed, std::optional<int> ring) {
   if (!fixed.gate_phases) return "";
-  if (!fixed.gated) return "is for gated plans: other calls await all that they attend; leave it out";
+  if (!fixed.gated) return std::string(schedule::phases_without_gates);
   return ring ? phases_refusal(*ring, *fixed.gate_phases) : "";
 }
 

@@ -104,7 +104,7 @@ struct BlockList {
   i64 count = 0;
   const Gate* gates = nullptr;  ///< of each block; null: all have arrived
   GateWatch watch;              ///< of the waits at the gates
-  /// Backward: of each block; null: nobody awaits them. Behind gates the watch then has a `fault`.
+  /// Backward: one per block; null: the call sets no flags. With gates, the watch then has a `fault`.
   const Completion* completions = nullptr;
 
   /// Of block `i`.

@@ -4,7 +4,8 @@
 #include <cstdint>
 
 /// Gates: how a call over a list of blocks of keys learns that a block has arrived, and how it ends when one
-/// never does; and how it tells that it is done with a block. C++17, since kernels for GPUs read it.
+/// never does; and how it signals that a block's gradients are complete. C++17, since kernels for GPUs read
+/// it.
 namespace usp::kernels {
 
 /// A block may be read once its flag has reached a value. The transfer sets the flag after its last byte is
@@ -25,12 +26,12 @@ struct Gate {
   return static_cast<std::int32_t>(seen - value) >= 0;
 }
 
-/// How a call over a list tells that the gradients of a block are complete: it sets the flag to the value,
+/// A call over a list signals that the gradients of a block are complete: it sets the flag to the value,
 /// once, when the block's dk and dv are final and visible to the whole system, while later blocks may be
 /// computed or have yet to arrive. A call that has given up a wait sets no flag any more. `flag` lies where
 /// gates may lie: page-locked host memory too. Whoever awaits it says how values follow one another.
 struct Completion {
-  std::uint32_t* flag = nullptr;  ///< null: nobody awaits it
+  std::uint32_t* flag = nullptr;  ///< null: the call sets none
   std::uint32_t value = 0;
 };
 

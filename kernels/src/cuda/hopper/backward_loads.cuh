@@ -142,9 +142,9 @@ __device__ __forceinline__ void each_claimed_step(const BackwardParams& p, const
   return (row & ~15) + 4 * ((row >> 1) & 3) + 2 * ((row >> 3) & 1) + (row & 1);
 }
 
-/// When a warp that prepares steps counts the claim before: so many steps into the next one that what was
-/// written is visible by then, so that nobody waits for it; or where its steps do not end for so long, as
-/// those of a block that is yet to arrive.
+/// The warp that prepares lse and delta counts a claim this many steps into the next one: by then the stores
+/// of dK and dV are visible and no warp stalls on them; or when a step of the next claim waits this long, as
+/// at a gate that is shut.
 inline constexpr int steps_to_count = 8;
 inline constexpr unsigned count_after_ns = 20'000;
 

@@ -120,7 +120,7 @@ Constraints fixed_in(ObjectReader reader) {
   if (reader.has("gate_phases"))
     fixed.gate_phases = maybe_int(reader, "gate_phases", 1, schedule::max_gate_phases);
   if (fixed.gate_phases && !fixed.gated)
-    reader.fail("gate_phases", "is for gated plans: other calls await all that they attend; leave it out");
+    reader.fail("gate_phases", std::string(schedule::phases_without_gates));
   reader.finish();
   return fixed;
 }

@@ -87,8 +87,7 @@ void check_mesh_of(const AttentionPlan& plan) {
          "is for rings whose own block stays at home: not ring 1, and not dkv_return cycle");
   if (plan.gated && !schedule::may_gate(plan))
     fail("gated", gate_refusal(plan.mesh, plan.method, plan.dkv_return));
-  if (plan.gate_phases > 1 && !plan.gated)
-    fail("gate_phases", "is for gated plans: other calls await all that they attend; leave it out");
+  if (plan.gate_phases > 1 && !plan.gated) fail("gate_phases", std::string(schedule::phases_without_gates));
   if (const std::string why = phases_refusal(plan.mesh.ring(), plan.gate_phases); !why.empty())
     fail("gate_phases", why);
 }
